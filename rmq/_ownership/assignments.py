@@ -7,9 +7,10 @@ If it still exceeds the limit of a node, whole topics are omitted.
 from __future__ import annotations
 
 import json
+import sys
 import zlib
 from base64 import b64decode, b64encode
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -56,20 +57,25 @@ class Assignment:
         fields = {"partial": self.partial, "zlib": b64encode(zlib.compress(text, 6)).decode()}
         return new_document(fields).to_json().encode()
 
-    def fitting(self, keep: Collection[str], limit: int = MAX_NODE_BYTES) -> tuple[Assignment, bytes]:
+    def fitting(
+        self, keep: Collection[str], limit: int = MAX_NODE_BYTES, most_slots: int = sys.maxsize
+    ) -> tuple[Assignment, bytes]:
         """Return the part of this assignment that fits into a node of `limit` bytes, and the contents of that node.
 
-        Topics outside `keep` are omitted first, then those with the most slots.
+        A part has at most `most_slots` slots. Topics outside `keep` are omitted first, then those with the most slots.
         """
-        data = self.to_json()
-        if len(data) <= limit:
-            return self, data
+
+        def exceeds(each: Assignment) -> bool:
+            return sum(map(len, each.topics.values())) > most_slots or len(each.to_json()) > limit
+
+        if not exceeds(self):
+            return self, self.to_json()
         order = sorted(self.topics, key=lambda topic: (topic not in keep, len(self.topics[topic]), topic))
 
         def part(number: int) -> Assignment:
             return Assignment({topic: self.topics[topic] for topic in order[:number]}, True)
 
-        fitting = part(bisect_right(range(1, len(order)), limit, key=lambda number: len(part(number).to_json())))
+        fitting = part(bisect_left(range(1, len(order)), True, key=lambda number: exceeds(part(number))))
         return fitting, fitting.to_json()
 
     @classmethod

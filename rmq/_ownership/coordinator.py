@@ -309,6 +309,16 @@ class Coordinator:
             self._ask(Put(topic_path(name), definition_json.encode(), node[1].version))
         return self.register_topic(name, definition_json)
 
+    def check_slots(self, topics: Mapping[str, int]) -> None:
+        """Check that owners have room for topics that this worker is to consume, before any of them is registered.
+
+        Args:
+            topics: Name of a topic → its number of slots.
+
+        Raises:
+            InvalidValueError: Owners in Redis have too many slots with them. ZooKeeper has no such bound.
+        """
+
     def consume(self, topic: str, slots: int) -> None:
         """Announce that this worker consumes a registered topic, so that it is assigned slots.
 

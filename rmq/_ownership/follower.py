@@ -104,7 +104,7 @@ class OwnershipFollower(Background):
             CoordinationError: ZooKeeper does not answer, or the login is refused; or live workers of another Redis
                 consume the same topic in this ensemble.
             TopicMismatchError: A topic is registered in ZooKeeper with another type or number of slots.
-            InvalidValueError: There are two listeners of one topic.
+            InvalidValueError: There are two listeners of one topic, or more slots than owners in Redis have.
         """
         for name, number in Counter(user.place for user in self._users).items():
             if number > 1:
@@ -118,6 +118,7 @@ class OwnershipFollower(Background):
         self._runtime.call(self._coordinator.start)
         try:
             self._identity_check.refuse_foreign_workers()
+            self._runtime.call(self._coordinator.check_slots, {user.place: user.topic.slots for user in self._users})
             for user in self._users:
                 self._enter(user.place, user.topic)
         except BaseException:

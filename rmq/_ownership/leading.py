@@ -68,7 +68,7 @@ class Leader:
     """The leader's part of a round."""
 
     def __init__(self, problems: ProblemLog, budget: SessionBudget) -> None:
-        self.limit = MAX_NODE_BYTES
+        self.limit, self.most_slots = MAX_NODE_BYTES, NO_LIMIT.limit
         self._problems = problems
         self._budget = budget
         self._topics: list[str] = []
@@ -92,7 +92,7 @@ class Leader:
             whole = decide(live, slots, current, self._budget, unreadable)
             self._topics = sorted(whole.topics)
             keep = current.topics if current else ()
-            due, data = whole.fitting(keep, self.limit)
+            due, data = whole.fitting(keep, self.limit, self.most_slots)
             if readable and current is not None and due == current:
                 self._decided = basis  # only if nothing is written: the next round shows whether a write succeeded
                 due = current
@@ -153,10 +153,13 @@ class Leader:
         long = [topic for topic in self._topics if topic not in due.topics]
         if long:
             names = ", ".join(long[:10]) + (f" and {len(long) - 10} more" if len(long) > 10 else "")
+            most, instead = "", "distribute the topics over several chroots"
+            if self.most_slots < NO_LIMIT.limit:
+                most, instead = f" or has more than {self.most_slots:,} slots", "ZooKeeper"
             self._problems.note(
                 "long",
-                f"the assignment does not fit into {self.limit} bytes. {len(long)} topics are omitted, so their"
-                f" slots get no new owners: {names}. Use fewer slots, or distribute the topics over several chroots",
+                f"the assignment does not fit into {self.limit} bytes{most}. {len(long)} topics are omitted, so their"
+                f" slots get no new owners: {names}. Use fewer slots, or {instead}",
             )
         ownerless = {topic: owners.count(None) for topic, owners in due.topics.items() if None in owners}
         if ownerless:

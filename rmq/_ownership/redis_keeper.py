@@ -47,8 +47,9 @@ HINT_GAP_S, NODE_S = 0.1, 0.0001
 """Minimum pause between two rounds because of hints, and pause for each node that was read or listed, in seconds: each
 change is hinted to all workers, and Redis, which serves messages too, shall not spend its time with their rounds."""
 
-MOST_SLOTS = 16_384
-"""Most slots of all topics that a worker consumes: it lists their owners at each change."""
+MOST_SLOTS, MOST_SLOTS_IN_ALL = 16_384, 65_536
+"""Most slots that a worker consumes, and that all live workers together do: at each change each worker lists its own
+slots, and the leader assigns all of them."""
 
 
 def keeper_call(
@@ -285,17 +286,17 @@ class RedisCoordinator(Coordinator):
         )
         self._member.new_identity = lambda: f"redis:{self._keeper.identity}"
         self._member.lists_own = True
+        self._member.leader.most_slots = MOST_SLOTS_IN_ALL  # two workers that start at once do not see each other
 
-    def consume(self, topic: str, slots: int) -> None:
-        """Announce that this worker consumes a registered topic; see `Coordinator.consume`.
-
-        Raises:
-            InvalidValueError: Its topics have more than `MOST_SLOTS` slots in all.
-        """
-        number = sum({**self._member.document.topics, topic: slots}.values())
-        text = f"with topic {topic} this worker consumes {number:,} slots; owners in Redis have at most {MOST_SLOTS:,}"
-        check(number <= MOST_SLOTS, f"{text} a worker. Use fewer slots or topics, or ZooKeeper")
-        super().consume(topic, slots)
+    def check_slots(self, topics: Mapping[str, int]) -> None:
+        own, known = sum(topics.values()), dict[str, int]()
+        text = f"the topics of this worker have {own:,} slots in all; a worker with owners in Redis has at most"
+        check(own <= MOST_SLOTS, f"{text} {MOST_SLOTS:,}. Use fewer slots or topics, or ZooKeeper")
+        for other in self.others().values():
+            known |= other.topics
+        number = sum({**known, **topics}.values())
+        text = f"with the topics of this worker, the live workers consume {number:,} slots in all; owners in Redis have"
+        check(number <= MOST_SLOTS_IN_ALL, f"{text} at most {MOST_SLOTS_IN_ALL:,}. Use fewer slots, or ZooKeeper")
 
     def expect_marks(self) -> None:
         """Do nothing: numbers of transactions follow Redis' clock, so they are above those before a restore."""

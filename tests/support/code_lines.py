@@ -25,7 +25,7 @@ CEILINGS = {
     "rmq/_io": 600,
     "rmq/_listening": 2_390,
     "rmq/_model": 4_160,
-    "rmq/_ownership": 2_440,
+    "rmq/_ownership": 2_460,
     "rmq/_processes": 1_790,
     "rmq/_sending": 630,
     "rmq/_transport": 2_430,

@@ -8,11 +8,11 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -167,12 +167,37 @@ def test_settings_are_checked_when_they_are_made(options: dict[str, Any], says: 
         RedisOwners(**options)
 
 
-def test_a_worker_of_too_many_slots_is_refused(url: str) -> None:
-    coordinator = RedisCoordinator(parse_url(url), RedisOwners())
-    coordinator.consume("a", 8_192)
-    coordinator.consume("a", 16_384)
-    with pytest.raises(InvalidValueError, match=r"with topic b this worker consumes 16,385 slots; .* at most 16,384"):
-        coordinator.consume("b", 1)
+@pytest.mark.parametrize(
+    ("slots", "others", "says"),
+    [
+        ((16_384, 8), {}, "this worker have 16,392 slots in all; a worker with owners in Redis has at most 16,384"),
+        ((8, 4), dict.fromkeys("abcd", 16_384), "consume 65,548 slots in all; owners in Redis have at most 65,536"),
+    ],
+)  # fmt: skip
+def test_too_many_slots_are_refused_before_a_topic_gets_owners(
+    url: str, redis_client: redis.Redis, make_topic: MakeTopic, slots: Sequence[int], others: dict[str, int], says: str
+) -> None:
+    topics, nodes = [make_topic(TopicType.PRIORITY, slots=each) for each in slots], cast("Any", redis_client)
+    other = RedisCoordinator(parse_url(url), RedisOwners(2))
+    with RmqClient(url, owners=RedisOwners(2)) as client:
+        for topic in topics:
+            client.listener(topic)(Work())
+        other.start()
+        try:
+            for name, number in others.items():
+                other.consume(name, number)
+            if others:
+                document = f"/workers/{other.worker_id}"
+                wait_until(lambda: b'"d":16384' in (nodes.hget(OWNERS_KEYS["nodes"], document) or b""))
+            with pytest.raises(InvalidValueError, match=says):
+                client.start()
+            paths = b" ".join(nodes.hkeys(OWNERS_KEYS["nodes"]))
+            assert not [topic for topic in topics if topic.name.encode() in paths]
+        finally:
+            other.stop(drain=False)
+        if others:
+            client.start()
+            wait_until(lambda: shares(client) == [8], PATIENCE_S)
 
 
 def test_a_client_with_owners_has_no_consumers_and_one_without_is_fenced(url: str, topic: Topic) -> None:

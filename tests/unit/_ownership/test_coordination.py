@@ -477,10 +477,14 @@ def test_an_unreadable_worker_or_definition_hides_only_itself(data: bytes) -> No
     assert len(member.machine.owned(clock())) == 4  # those of u are kept, without new ones
 
 
-def test_a_topic_that_does_not_fit_keeps_its_owners_and_stops_no_other() -> None:
+@pytest.mark.parametrize("most_slots", [None, 67])
+def test_a_topic_that_does_not_fit_keeps_its_owners_and_stops_no_other(most_slots: int | None) -> None:
     member, nodes, clock = settled_member(t=2, u=2)
     long = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=128))
-    member.leader.limit = len(nodes["/assignment"][0]) + 40
+    if most_slots is None:
+        member.leader.limit = len(nodes["/assignment"][0]) + 40
+    else:
+        member.leader.most_slots = most_slots
     member.document = replace(member.document, topics={"t": 2, "u": 2, long: 64})
     member.definitions[long] = b'{"slots":64,"version":4,"min_reader":4}'
     for _ in range(3):
@@ -642,6 +646,14 @@ def test_what_does_not_fit_is_left_out_topic_by_topic_new_ones_first(limit: int)
     else:
         assert part.topics.keys() <= set(keep)
     assert Assignment(topics).fitting(part.topics, limit) == (part, data)
+
+
+def test_an_assignment_of_too_many_slots_leaves_out_new_topics_first() -> None:
+    topics = {name: ("w",) * slots for name, slots in {"a": 8, "b": 4, "c": 16, "d": 2}.items()}
+    part, data = Assignment(topics).fitting(["a", "c"], most_slots=26)
+    assert (sorted(part.topics), part.partial) == (["a", "c", "d"], True)
+    assert Assignment(topics).fitting(part.topics, most_slots=26) == (part, data)
+    assert Assignment(topics).fitting([], most_slots=30)[0] == Assignment(topics)
 
 
 FIRST = b'"version":4,"min_reader":4'

@@ -32,6 +32,8 @@ class Shown:
 
     def start(self) -> None: ...
 
+    def check_slots(self, topics: Mapping[str, int]) -> None: ...
+
 
 class User:
     """Who uses the slots: remembers which those were."""
