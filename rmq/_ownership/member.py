@@ -273,9 +273,11 @@ class Member:
         nodes: dict[SlotKey, Stat | None] = {}
         for start in range(0, len(doubtful), CHUNK):
             part = doubtful[start : start + CHUNK]
-            sent_s = self._clock()
-            _, *stats = yield from read(Sync(), *(Look(owner_path(key)) for key in part))
-            self.machine.contacted(session, sent_s)  # thousands of reads may take longer than the watchdog's deadline
+            if start:  # thousands of reads may take longer than the watchdog's deadline
+                sent_s = self._clock()
+                yield from read(Sync())
+                self.machine.contacted(session, sent_s)
+            stats = yield from read(*(Look(owner_path(key)) for key in part))
             looked_at = zip(part, stats, strict=True)
             nodes.update((key, stat) for key, stat in looked_at if stat is None or isinstance(stat, Stat))
         self.machine.observed(session, assigned, present | nodes.keys(), nodes, self._clock())

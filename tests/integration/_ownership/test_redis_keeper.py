@@ -151,8 +151,8 @@ def test_a_redis_that_is_gone_breaks_the_connection_and_resumes_the_session() ->
         watched.keeper._connections.close()
 
 
-def test_an_idle_worker_calls_twice_in_a_sixth_of_its_timeout_and_changes_nothing(redis_url: str) -> None:
-    """With the default timeout of 10 s, 1.2 calls a second; the second call looks at a few of its nodes again."""
+def test_an_idle_worker_calls_once_in_a_sixth_of_its_timeout_and_changes_nothing(redis_url: str) -> None:
+    """Twice until it has looked at each of its nodes again, 16 a round. With a timeout of 3 s, 2 calls a second."""
     coordinator: Any = RedisCoordinator(parse_url(redis_url), RedisOwners(600))
     rounds, keeper = coordinator._rounds, coordinator._keeper
     wait_until(rounds.step)
@@ -163,7 +163,7 @@ def test_an_idle_worker_calls_twice_in_a_sixth_of_its_timeout_and_changes_nothin
     number, run, calls = keeper.known, keeper._connections.run, list[Any]()
     keeper._connections.run = lambda call: calls.append(call) or run(call)
     assert all(rounds.step() for _ in range(10))
-    assert len(calls) == 2 * 10
+    assert len(calls) <= 10 + 3
     assert keeper.known == number
     assert rounds.pause_s() == pytest.approx(600 / 6, abs=1)
     keeper.stop()
