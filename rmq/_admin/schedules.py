@@ -13,7 +13,6 @@ from rmq._broker.keys import SCHEDULE_LOCK_KEY, SCHEDULE_RUNS_KEY
 from rmq._broker.known_topics import KnownTopics
 from rmq._broker.shared import take_lock
 from rmq._model.display import brief
-from rmq._model.encoding import Encoder
 from rmq._model.messages import FixedTimeMessage
 from rmq._model.replies import ControlResult
 from rmq._model.schedules import (
@@ -95,11 +94,11 @@ class Schedules:
         """
         if not isinstance(schedule, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(f"{brief(schedule)} is not a Schedule")
-        topic = self._known.resolved(schedule.topic)
-        message = schedule.message(topic, schedule.next_ms(0) or 1)
-        body = Encoder(topic).one(message).body
-        if topic.typed is not None:
-            topic.decode(body)
+        topic = schedule.topic
+        if isinstance(topic, str) or self._known.check(topic):
+            topic = self._known.resolved(topic)
+        schedule.check_for(topic)
+        self._known.registered(topic)
         registered = self._known.registered(RECURRING)
         result = self._standing(schedule, self._find(schedule.name))
         if result in (SchedulePut.NEW, SchedulePut.CHANGED):

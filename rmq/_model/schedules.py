@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from rmq._model.display import brief
+from rmq._model.encoding import Encoder
 from rmq._model.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage, StreamMessage
 from rmq._model.schema import new_document, read_document
 from rmq._model.settings import check_flag
 from rmq._model.times import Duration, Instant, duration_ms, duration_text, instant_ms, moment_at, moment_of
 from rmq._model.topics import Topic, TopicType
-from rmq.errors import InvalidValueError, UnreadableDocumentError
+from rmq.errors import InvalidMessageError, InvalidValueError, PayloadError, UnreadableDocumentError
 
 MAX_SCHEDULES = 10_000
 MAX_SPEC_BYTES = 4_096
@@ -36,6 +37,9 @@ MOST_MISSED = 1_000
 
 SCHEDULED = "{scheduled}"
 """Stands for the due time, in ISO 8601, in the content and the body of a schedule."""
+
+_LONGEST_MS = 4_102_444_799_999
+"""A due time whose text is as long as that of any other: runs by hand have milliseconds."""
 
 RECURRING = Topic(
     "rmq.recurring",
@@ -221,6 +225,24 @@ class Schedule:
         else:
             times = _cron_times(self, after_ms)
         return times if until_ms is None else takewhile(lambda time_ms: time_ms <= until_ms, times)
+
+    def check_for(self, topic: Topic) -> None:
+        """Check that a topic takes the messages of all due times; `topic` is the registered definition.
+
+        Raises:
+            InvalidMessageError: The topic does not take them.
+            InvalidValueError: `priority` does not fit the type of the topic, or `cron` cannot be read.
+        """
+        self.next_ms(0)
+        try:
+            message: Any = self.message(topic, _LONGEST_MS)
+            Encoder(topic).one(message)
+            if topic.typed is not None:
+                topic.decode(message.body and message.body.encode())
+        except (InvalidMessageError, PayloadError) as error:
+            text = f"topic {topic.name} does not take the messages of schedule {self.name}: {error}"
+            rule = "A schedule sends a text or nothing as body, and no version"
+            raise InvalidMessageError(f"{text}. {rule}", topic=topic.name) from error
 
     def message(self, topic: Topic, due_ms: int) -> Message:
         """Return the message of a due time; `topic` is the registered definition.

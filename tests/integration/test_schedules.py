@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any
@@ -15,16 +15,21 @@ from typing import Any
 import pytest
 
 from rmq import (
+    PER_MESSAGE,
     BacklogFullError,
     Collect,
     Fixed,
     FixedTimeMessage,
     InvalidMessageError,
     InvalidValueError,
+    Max,
     Merge,
+    Min,
+    Newest,
     RmqClient,
     Schedule,
     SchedulePut,
+    Sum,
     Topic,
     TopicType,
     UnknownTopicError,
@@ -590,11 +595,86 @@ def test_what_cannot_be_sent_is_refused_where_it_is_put(rmq: RmqClient, clock: C
     for schedule, error, text in refused:
         with pytest.raises(error, match=text):
             rmq.schedules.put(schedule())
+    assert rmq.topics() == []
     for call in (rmq.schedules.remove, rmq.schedules.run_now, rmq.schedules.get):
         with pytest.raises(InvalidValueError, match="name of a schedule is 'ä'; it must be 1 to 128 characters"):
             call("ä")
     assert rmq.schedules.list() == []
     del clock
+
+
+@dataclass
+class Price:
+    """A payload."""
+
+    pence: int
+
+
+def merging(reduce: Any, **options: Any) -> Topic:
+    return Topic("merging", TopicType.RANGE_MERGE, merge=Merge(reduce, window=Fixed("1s"), **options))
+
+
+JOINED = merging(Collect(unique=True), max_count=PER_MESSAGE)
+TYPED = Topic("typed", TopicType.FIXED_TIME, payload=Price)
+SMALL = Topic("small", TopicType.FIXED_TIME, max_content_bytes=30)
+PARTLY = Topic("partly", TopicType.PRIORITY, max_priority=5)
+
+
+@pytest.mark.parametrize(
+    ("topic", "options", "text"),
+    [
+        *(
+            (merging(reduce), {"body": "7"}, "body of b'c' is '7'; on topic merging it must be a number from ")
+            for reduce in (Sum(), Max(), Min())
+        ),
+        (merging(Sum()), {}, "body of b'c' is None; on topic merging it must be a number from "),
+        (merging(Newest()), {"body": "7"}, "version of b'c' is None; on topic merging it must be a whole number"),
+        (merging(Collect(max_items=9)), {}, "topic merging collects items: it must be an item"),
+        (merging(Collect(max_items=9, max_bytes=9)), {"body": "1234567"}, "max_bytes=9"),
+        (JOINED, {"body": "part"}, "topic merging joins parts and takes JoinMessage, not RangeMergeMessage"),
+        (TYPED, {"body": "text"}, "the body cannot be decoded as Price: "),
+        (TYPED, {}, "the message has no body; topic typed needs one, which holds a payload"),
+        (TYPED, {"body": '{"pence":"{scheduled}"}'}, "the body cannot be decoded as Price: "),
+        (SMALL, {"content": "12345{scheduled}"}, "has 34 bytes; on topic small it must have 1 to 30"),
+        (PARTLY, {"priority": 6}, "priority is 6; on topic partly it must be a whole number from 1 to max_priority"),
+        (PARTLY, {"priority": 0}, "priority is 0; it must be a whole number from 1"),
+        (JOBS, {"content": "\ud800"}, "cannot be written as UTF-8"),
+    ],
+)  # fmt: skip
+def test_a_schedule_that_its_topic_never_takes_is_refused(
+    rmq: RmqClient, topic: Topic, options: dict[str, Any], text: str
+) -> None:
+    """Not when it is due: also where the topic is named, and where only a run by hand would be refused."""
+    for given in (topic, topic.name) if topic.payload is None else (topic,):
+        if given == topic.name:
+            rmq.producer(topic)
+        with pytest.raises(InvalidMessageError) as caught:
+            rmq.schedules.put(Schedule("s", given, **{"content": "c", "every": "1h", **options}))
+        assert text in str(caught.value)
+        assert f"topic {topic.name} does not take the messages of schedule s: " in str(caught.value)
+        assert [each.name for each in rmq.topics()] == ([topic.name] if given == topic.name else [])
+
+
+@pytest.mark.parametrize(
+    ("topic", "body", "found"),
+    [
+        (Topic("typed", TopicType.RANGE_MERGE, payload=Price), '{"pence":7}', b'{"pence":7}'),
+        (replace(merging(Collect(max_items=9)), payload=Price), '{"pence":7}', None),
+        (merging(Collect(max_items=9)), "item", None),
+    ],
+)
+def test_payloads_and_items_of_schedules_are_taken(
+    rmq: RmqClient, clock: Clock, topic: Topic, body: str, found: bytes | None
+) -> None:
+    rmq.schedules.put(Schedule("s", topic, "c", every="1h", body=body))
+    clock.advance("1h")
+    assert run_schedules(rmq) == 1
+    clock.advance("2s")
+    with rmq.consumer(topic) as consumer:
+        [delivery] = consumer.poll()
+        assert (delivery.body, delivery.items) == (found, () if found else (body.encode(),))
+        assert delivery.payload == Price(7) if found else topic.payload is None or delivery.payloads == [Price(7)]
+        delivery.ack()
 
 
 def test_without_schedules_nothing_is_registered(rmq: RmqClient, clock: Clock) -> None:

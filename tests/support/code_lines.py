@@ -24,7 +24,7 @@ CEILINGS = {
     "rmq/_claiming": 2_210,
     "rmq/_io": 600,
     "rmq/_listening": 2_390,
-    "rmq/_model": 4_160,
+    "rmq/_model": 4_170,
     "rmq/_ownership": 2_460,
     "rmq/_processes": 1_790,
     "rmq/_sending": 630,
@@ -43,7 +43,7 @@ CEILINGS = {
     "rmq/*.py": 810,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 78_700,
+    "tests": 78_900,
     "benchmarks": 6_840,
 }
 """Most lines of code of a package; one that is not listed may have none."""
