@@ -11,12 +11,12 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.support import loads, rendering
 from benchmarks.support.children import Child, Line
@@ -28,6 +28,7 @@ from rmq import Coordinator, RmqClient, Topic, TopicType
 from tests.support.owned_worker import owned_by
 from tests.support.zookeeper import ZooKeeperEnsemble
 
+T = TypeVar("T")
 BARE, ALL, IN_ZOOKEEPER, IN_REDIS = "bare Redis", "all three", "ZooKeeper ownership", "Redis ownership"
 SETUPS: dict[str, frozenset[str]] = {
     BARE: frozenset(),
@@ -73,8 +74,9 @@ KEEPERS = (BARE, IN_ZOOKEEPER, IN_REDIS)
 OWNERS = [Case(setup, 16, workers=2, batch=batch) for batch in (loads.BATCH, None) for setup in KEEPERS]
 CASES = [*(case for part in PARTS.values() for case in part), *OWNERS]
 RATIOS = ("rate_per_s", "server_cpu_us", "client_cpu_us", "calls")
-SINGLE = 10
-"""Where each message is sent by itself, the number of messages is divided by this."""
+SINGLE, SINGLE_PER_S = 10, 1_000
+"""Where each message is sent by itself: by what the number of messages is divided, and how many are sent a second. That
+is less than half of what one worker takes: with more, costs follow how far the workers lag behind."""
 
 
 def measure(options: argparse.Namespace) -> Document:
@@ -93,6 +95,7 @@ def measure(options: argparse.Namespace) -> Document:
         cases = {each.name: partial(measured, each) for each in chosen}
         samples = in_turns("real", options.repeats, cases)
     settings = {"messages": number, "type": "PRIORITY", "content_bytes": 20, "batch": loads.BATCH, "threads": THREADS}
+    settings["single_per_s"] = SINGLE_PER_S
     named = {"benchmark": "owners"} if options.owners else {}
     return {**named, "settings": settings, "cores": os.cpu_count(), "samples": samples}
 
@@ -174,13 +177,22 @@ def _send(line: Line, url: str, case: Case, durability: str, number: int) -> dic
     contents, priorities = loads.contents(number + WARM_UP), loads.priorities(10_000)
     with RmqClient(url, durability=durability) as client:
         producer = client.producer(_topic(case))
-        send: Any = producer.send_many if case.batch else lambda messages: deque(map(producer.send, messages), 0)
+        one_by_one = lambda messages: deque(map(producer.send, _paced(messages)), 0)  # noqa: E731
+        send: Any = producer.send_many if case.batch else one_by_one
         line.ready()
         send(loads.soon(TopicType.PRIORITY, contents[number:], priorities, 0))
         line.ready()
         cpu_before_s, from_s = cpu_s(), time.time()
         send(loads.soon(TopicType.PRIORITY, contents[:number], priorities, 0))
         return {"from_s": from_s, "until_s": time.time(), "cpu_s": cpu_s() - cpu_before_s}
+
+
+def _paced(messages: Iterable[T]) -> Iterator[T]:
+    """Yield messages at `SINGLE_PER_S`; late ones at once."""
+    from_s = time.monotonic()
+    for number, message in enumerate(messages):
+        time.sleep(max(0.0, from_s + number / SINGLE_PER_S - time.monotonic()))
+        yield message
 
 
 def _work(line: Line, url: str, case: Case, zookeeper: tuple[str, str] | None) -> dict[str, float]:
@@ -280,8 +292,9 @@ def _owners_table(document: Document) -> str:
     )
     return (
         f"{settings['messages']:,} {settings['type']} messages of {settings['content_bytes']} bytes, one by one "
-        f"{settings['messages'] // SINGLE:,}, in 16 slots; handlers that do nothing. One process sends while two "
-        f"workers, of {settings['threads']} threads each, consume. `messages/s`: from the first send to the last "
+        f"{settings['messages'] // SINGLE:,} at {settings['single_per_s']:,} a second, in 16 slots; handlers that do "
+        f"nothing. One process sends while two workers, of {settings['threads']} threads each, consume. `messages/s`: "
+        "from the first send to the last "
         "delivery. CPU and calls to Redis are for each message, those of sender, workers and keepers of the owners "
         f"together. Redis {document['redis']}, ZooKeeper, which runs in all cases and is not counted, and all "
         f"processes share {document['cores']} cores. `{of}`: medians of the ratios to owners in ZooKeeper in the same "

@@ -44,7 +44,7 @@ CEILINGS = {
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
     "tests": 78_900,
-    "benchmarks": 6_840,
+    "benchmarks": 6_850,
 }
 """Most lines of code of a package; one that is not listed may have none."""
 
