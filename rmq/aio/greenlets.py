@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
@@ -30,8 +31,49 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _GreenletBody(greenlet):
-    """A greenlet that a `GreenletTask` runs: only there may `wait` be called."""
+class _Runner(greenlet):
+    """Runs the logic of one `GreenletTask` after another: only there may `wait` be called.
+
+    Python gives each new greenlet a stack of its own, which costs more than most calls.
+
+    Attributes:
+        logic: What it runs next.
+        ended: The result of the logic, or its error.
+    """
+
+    logic: Callable[[], Any]
+    ended: tuple[Any, BaseException | None]
+
+    def __init__(self) -> None:
+        super().__init__(self._run)
+
+    def _run(self) -> None:
+        while True:
+            self._run_once()
+            cast("greenlet", self.parent).switch(None)
+
+    def _run_once(self) -> None:
+        try:
+            self.ended = self.logic(), None
+        except GreenletExit:
+            raise
+        except BaseException as error:
+            self.ended = None, error
+        finally:
+            del self.logic
+
+
+class _Idle(threading.local):
+    """The runners of a thread that run nothing. Greenlets cannot change their thread."""
+
+    def __init__(self) -> None:
+        self.runners: list[_Runner] = []
+
+
+_idle = _Idle()
+
+MOST_IDLE = 256
+"""Maximum number of idle runners in a thread; each keeps about 20 KiB."""
 
 
 def wait(awaitable: Awaitable[T], *, breakable: bool = False) -> T:
@@ -43,7 +85,7 @@ def wait(awaitable: Awaitable[T], *, breakable: bool = False) -> T:
     """
     current = getcurrent()
     parent = current.parent
-    if not isinstance(current, _GreenletBody) or parent is None:
+    if not isinstance(current, _Runner) or parent is None:
         if asyncio.iscoroutine(awaitable):
             awaitable.close()
         raise RmqError("this object belongs to rmq.aio: call it through its client, and await the call")
@@ -84,10 +126,11 @@ class GreenletTask:
         """Run the logic to its end; return its result or raise its error. Cancellation interrupts its current wait."""
         here = getcurrent()  # the driver may have been made in another greenlet
         self._driven_in = _current_task()
-        logic = _GreenletBody(self._action, here)
-        logic.gr_context = here.gr_context
+        idle = _idle.runners
+        logic = idle.pop() if idle else _Runner()
+        logic.logic, logic.parent, logic.gr_context = self._action, here, here.gr_context
         step: Any = logic.switch()
-        while not logic.dead:
+        while step is not None:
             awaitable, breakable = step
             try:
                 if breakable and self._broken:
@@ -107,7 +150,17 @@ class GreenletTask:
                 self._breakable = False
                 logic.parent = getcurrent()  # a task that was begun eagerly has begun in another one
                 step = logic.switch(value)
-        return step
+        result, error = logic.ended
+        del logic.ended
+        logic.gr_context = None
+        if len(idle) < MOST_IDLE:
+            idle.append(logic)
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            del error  # else this frame and the error keep each other
 
     def _is_driven(self) -> bool:
         """Return whether the loop still runs this task; if not, nothing can be awaited."""
