@@ -36,7 +36,8 @@ class Rules:
         folding: Topics in which the last, or the first, of several sends stands for all of them; in all other topics
             each send is delivered by itself, or as an item.
         apart: Topics that merge nothing: a send that is repeated is there twice, and both may be handled at once.
-        retried: Topics whose sender sends whole batches again where a part of one was refused, as Spark does.
+        retried: Topics whose sender sends whole batches again where a part of one failed, as Spark repeats a task: a
+            trouble of any server may have its messages sent twice.
         dead: Topic and content of all that is dead at the end.
         pause_s: A shorter pause excuses no handlings at once, even where it was longer than what a lease had left.
     """
@@ -151,8 +152,11 @@ class _View:
             if held_s <= to_s and left_s >= from_s:
                 yield from self.between(who, max(from_s, held_s), min(to_s, left_s))
 
-    def refusals(self, from_s: float, to_s: float) -> Iterator[Trouble]:
-        """Return when some server refused sends, as troubles."""
+    def of_any_server(self, from_s: float, to_s: float) -> Iterator[Trouble]:
+        """Return the troubles of all servers that touch a time, and when one refused sends."""
+        for who in self.troubles:
+            if who.startswith("shard "):
+                yield from self.between(who, from_s, to_s)
         for fault in self.story.faults:
             if fault.kind in REFUSALS and fault.from_s <= to_s and fault.to_s >= from_s:
                 yield Trouble(fault.kind, "", fault.from_s, fault.to_s)
@@ -260,7 +264,7 @@ def _sent_twice(view: _View, first: Run, send: Send, until_s: float) -> str | No
     sent_s = min(send.ended_s, until_s)
     sending = [*view.between(f"pid {send.pid}", send.begun_s, sent_s), *view.shards_met(first, send.begun_s, sent_s)]
     if send.topic in view.rules.retried:
-        sending += view.refusals(send.begun_s, sent_s)
+        sending += view.of_any_server(send.begun_s, sent_s)
     return f"{_last(sending)}: sent twice" if sending else None
 
 

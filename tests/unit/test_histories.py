@@ -115,12 +115,18 @@ def test_a_duplicate_is_explained_by_a_trouble_of_who_had_it(trouble: str, cause
     assert verdict.duplicates == {cause: 1}
 
 
-def test_a_batch_that_was_refused_in_part_is_sent_again_where_its_sender_does_so():
+def test_a_batch_of_which_a_part_failed_is_sent_again_where_its_sender_does_so():
     lines = [*(line.replace("sent 10.1", "sent 11") for line in GOOD), *AGAIN]
     full, flushed = "fault memory_full 9 10.9 said", "fault scripts_flushed 9 10.9 said"
     retried = Rules(6.0, 4.0, retried=("each",))
     assert verdict_of(*lines, full, rules=retried).duplicates == {"memory full: sent twice": 1}
     assert counted(verdict_of(*lines, full).violations) == {"duplicated": 1}
+    other = "trouble redis_frozen shard_1 9 10.9"
+    assert verdict_of(*lines, other, rules=retried).duplicates == {"redis frozen: sent twice": 1}
+    assert counted(verdict_of(*lines, other).violations) == {"duplicated": 1}
+    assert counted(verdict_of(*lines, "trouble redis_frozen shard_1 7 8", rules=retried).violations) == {
+        "duplicated": 1
+    }
     assert counted(verdict_of(*lines, flushed, rules=retried).violations) == {"duplicated": 1}
 
 
