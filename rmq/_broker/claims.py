@@ -25,7 +25,7 @@ from rmq._model.replies import (
 )
 from rmq._model.scores import retries_left_after_claim, retries_left_of, score_of, scores_of, stamped
 from rmq._model.topics import Topic
-from rmq._transport.call import Call, T
+from rmq._transport.call import Call, Joining, T, join
 from rmq._transport.refusals import AOF_TROUBLE, UNREADABLE, error_of, reply_lost, unreadable
 from rmq.errors import RmqError
 
@@ -283,6 +283,7 @@ class Settlements:
     ) -> None:
         self._topic, self._script, self._keys_of = topic.name, script, cache(keys_of)
         self._shared = script.args(**script.settings_of(topic), settlements=(), **known)
+        self._joining = Joining(len(self._shared), list)
 
     def __call__(self, slot: int, outcomes: Outcomes, owner: Owner = NO_OWNER) -> Call[SettleReply]:
         """Return a call that settles deliveries of one slot.
@@ -295,21 +296,28 @@ class Settlements:
         """
         keys, settlements = self._keys_of(slot, bool(outcomes.nacks)), outcomes.args()
         args = [*self._shared, len(settlements) + 3, len(keys), owner.epoch, owner.ensemble, *settlements]
-        return Call(self._script.name, keys, args, _parse_settled, self._script.repeatable, self._topic, slot)
+        return Call(
+            self._script.name,
+            keys,
+            args,
+            _parse_settled,
+            self._script.repeatable,
+            self._topic,
+            slot,
+            joining=self._joining,
+        )
 
     def joined(self, calls: Sequence[Call[SettleReply]]) -> Call[list[SettleReply | RmqError]]:
         """Return one call for several settlements, in slots that one script may access; each has its own reply."""
         if len(calls) == 1:
             return calls[0].then(lambda reply: [reply])
-        keys = [key for call in calls for key in call.keys]
-        args = [*self._shared, *[arg for call in calls for arg in call.args[len(self._shared) :]]]
 
         def parse(replies: list[Any]) -> list[SettleReply | RmqError]:
             return [
                 result_of(lambda call=call: call, call.parse, reply) for call, reply in zip(calls, replies, strict=True)
             ]
 
-        return Call(self._script.name, tuple(keys), args, parse, self._script.repeatable, self._topic, calls[0].slot)
+        return cast("Call[list[SettleReply | RmqError]]", join(calls)._replace(parse=parse))
 
 
 def settlements(topic: Topic) -> Settlements:

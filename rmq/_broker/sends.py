@@ -21,7 +21,7 @@ from rmq._model.replies import PartlySent, SendResult
 from rmq._model.scores import ages_for
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType, WhenFull
-from rmq._transport.call import Call
+from rmq._transport.call import Call, Joining
 from rmq._transport.rpc_ids import RpcId, RpcIdAllocator
 from rmq.errors import RmqError
 
@@ -80,6 +80,15 @@ def send_calls(topic: Topic, rpc_ids: RpcIdAllocator | None = None, again: str =
     return QueueSends(topic, again)
 
 
+def _parts_of(reply: list[Any]) -> list[Any]:
+    """Return the reply of each slot as that of a call to it alone; the text of an error is left as it is."""
+    now_ms, *parts = reply
+    return [part if isinstance(part, bytes) else (now_ms, part) for part in parts]
+
+
+_JOINING = Joining(7, _parts_of)
+
+
 class QueueSends:
     """Builds calls that send to one topic. Arguments that are the same for all calls are computed once.
 
@@ -122,7 +131,8 @@ class QueueSends:
                 ages.observe(reply[0], built_ms)
             return _result_of(number, detailed, reply[1])
 
-        return Call(_SEND.name, keys, args, parse, True, self._topic, slot, self._again)
+        joining = _JOINING if self.joins and number == 1 and not chunk else None
+        return Call(_SEND.name, keys, args, parse, True, self._topic, slot, self._again, joining=joining)
 
     def joined(self, parts: Sequence[Batch], detailed: bool = False) -> Call[list[SendResult | RmqError]]:
         """Build one call that sends to different slots. Each slot has its own reply.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
 from functools import partial
+from math import inf
 from types import TracebackType
 from typing import Any, Generic, Self, cast
 
@@ -51,6 +52,9 @@ MAX_POLL = 10_000
 
 NAMED_ACK_S = 1.0
 """After Redis has refused to ack a claim as a whole, all acks name their messages for this many seconds."""
+
+MOST_SHARED_ROWS = 8
+"""Maximum number of rows whose settlement may share a round trip with others."""
 
 EMPTY_ROUNDS = 16
 """A poll without messages makes this many claims more than it has slots: a slot may first have to bury messages that
@@ -207,7 +211,8 @@ class Consumer(Generic[PayloadT]):
             except BaseException:
                 _reopen(selections)
                 raise
-            replies, selections = self._replies(groups), list[Selection]()  # interrupted from here on, nobody knows
+            replies = self._replies(groups, _cost_of(selections))  # interrupted from here on, nobody knows
+            selections = list[Selection]()
             for batch, reply in zip(batches, replies, strict=True):
                 if isinstance(reply, RmqError):
                     trouble = trouble or reply
@@ -245,14 +250,19 @@ class Consumer(Generic[PayloadT]):
             batches += packed.values()
         return batches, groups
 
-    def _replies(self, groups: Sequence[Sequence[Call[Any]]]) -> Sequence[Any]:
-        """Run settlements, those of a group as one call, or other calls; return the reply or the error of each."""
+    def _replies(self, groups: Sequence[Sequence[Call[Any]]], cost: float) -> Sequence[Any]:
+        """Run settlements, those of a group as one call, or other calls; return the reply or the error of each.
+
+        Args:
+            groups: The calls.
+            cost: What they cost together, see `Connections.run_shared`.
+        """
         calls = [group[0] if len(group) == 1 else self._broker.settle_many_call(group) for group in groups]
         replies: list[Any] = []
         results: list[Any] = []
         try:
             if len(calls) == 1:
-                results = [self._connections.run(calls[0])]
+                results = [self._connections.run_shared(calls[0], cost)]
             elif calls:
                 results = self._connections.run_many(calls, self._patience_s)
         except RmqError as error:
@@ -278,11 +288,12 @@ class Consumer(Generic[PayloadT]):
             RmqError: A slot did not answer, or refused the call; leases in other slots are renewed.
         """
         deliveries = list(deliveries)
-        groups = renewal_groups(self._selected(deliveries), self._broker.most_renewals)
+        selections = self._selected(deliveries)
+        groups = renewal_groups(selections, self._broker.most_renewals)
         calls = [[self._broker.extend_call(group[0].claim.slot, tokens_of(group))] for group in groups]
         started_s = monotonic_s()
         lost: list[Selection] = []
-        replies = self._replies(calls)
+        replies = self._replies(calls, _cost_of(selections))
         for group, reply in zip(groups, replies, strict=True):
             lost += take_renewal(group, reply, started_s)
         for claim, rows in lost:
@@ -485,6 +496,10 @@ class Consumer(Generic[PayloadT]):
                 source = f"topic {topic}" + (f", group {group}" if group else "")
                 raise InvalidValueError(f"{claim.delivery(rows[0])!r} was not claimed from {source}")
         return selections
+
+
+def _cost_of(selections: Sequence[Selection]) -> float:
+    return bytes_of(selections) if size_of(selections) <= MOST_SHARED_ROWS else inf
 
 
 def poll_all(

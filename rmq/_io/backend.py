@@ -132,6 +132,14 @@ class Runtime(Protocol):
         """Run an action in a job that was interrupted, for a limited time."""
         ...
 
+    def to_its_end(self, action: Callable[[], object]) -> None:
+        """Call a function that others wait for: a caller that is cancelled ends, and the function goes on."""
+        ...
+
+    def limited(self, action: Callable[[], T]) -> T:
+        """Call a function that needs a connection; an event loop runs some of them at a time, the others wait."""
+        ...
+
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function that does not wait through this runtime, such as one of the ZooKeeper client."""
         ...
@@ -178,6 +186,12 @@ class Threads:
     def finish_within(self, action: Callable[[], object], longest_s: float) -> None:
         del longest_s
         action()
+
+    def to_its_end(self, action: Callable[[], object]) -> None:
+        action()
+
+    def limited(self, action: Callable[[], T]) -> T:
+        return action()
 
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return action(*args, **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from rmq._broker.broker import QueueBroker
@@ -108,11 +109,12 @@ class Producer:
 
     def _send(self, encoded: EncodedMessage, message: Message, rpc_id: RpcId | None) -> SendResult:
         call = self._broker.send_call(encoded.slot, (encoded,), self._appends, rpc_id)
+        send = partial(self._connections.run_shared, call, len(encoded.content) + len(encoded.body or b""))
         try:
             if self._blocks:
                 sleep = self._connections.runtime.sleep
-                return wait_for_room(lambda: self._connections.run(call), self.topic.full_timeout_s, sleep)
-            return self._connections.run(call)
+                return wait_for_room(send, self.topic.full_timeout_s, sleep)
+            return send()
         except DurabilityError as error:
             raise with_details(error, 0, (), (message,)) from None
         except SendError as error:

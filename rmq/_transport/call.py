@@ -24,6 +24,18 @@ Refusals = Mapping[str, Callable[["Call[Any]", Sequence[str]], RmqError]]
 NO_REFUSALS: Refusals = MappingProxyType({})
 
 
+class Joining(NamedTuple):
+    """How calls of one script may be joined to one call, each with its own keys, arguments and reply.
+
+    Attributes:
+        head: Number of arguments before those of a call's own; calls are joined if these are equal.
+        replies: Splits the reply of the joined call; the text of an error stands for the reply of a refused part.
+    """
+
+    head: int
+    replies: Callable[[Any], Sequence[Any]]
+
+
 class Call(NamedTuple, Generic[T]):
     """One script call on one slot.
 
@@ -38,6 +50,7 @@ class Call(NamedTuple, Generic[T]):
         durable: Empty if the call does not wait for the client's durability level. Otherwise a sentence for
             `DurabilityError` on the effect of repeating it.
         refusals: Functions that make the caller's error, by the error codes of this script.
+        joining: How it may be joined with calls of the same script; `None` if it needs a call of its own.
     """
 
     script: str
@@ -49,6 +62,7 @@ class Call(NamedTuple, Generic[T]):
     slot: int
     durable: str = ""
     refusals: Refusals = NO_REFUSALS
+    joining: Joining | None = None
 
     @property
     def target(self) -> str:
@@ -87,6 +101,16 @@ def joined(calls: Sequence[Call[T]], per_slot: int = 0) -> Call[list[T]]:
         return [call.parse([answer]) for call, answer in zip(calls, reply, strict=True)]
 
     return cast("Call[list[T]]", calls[0]._replace(keys=keys, args=args, parse=parse))
+
+
+def join(calls: Sequence[Call[Any]]) -> Call[Any]:
+    """Return one call in place of calls that may be joined; it may not, and its reply is split by their `joining`."""
+    first, joining = calls[0], calls[0].joining
+    if joining is None or len(calls) == 1:
+        return first
+    keys = tuple(chain.from_iterable(call.keys for call in calls))
+    own = chain.from_iterable(call.args[joining.head :] for call in calls)
+    return first._replace(keys=keys, args=[*first.args[: joining.head], *own], joining=None)
 
 
 def plain(*args: Argument, key: str | bytes | None = None) -> Call[Any]:

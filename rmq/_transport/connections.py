@@ -20,11 +20,12 @@ from rmq._transport.dispatch import FIRST_PAUSE_S, LONGEST_PAUSE_S, Dispatch
 from rmq._transport.durability import Durability
 from rmq._transport.exchange import DurabilityBarrier, Exchange, not_executed, results_of
 from rmq._transport.node import Node, NodeFactory
-from rmq._transport.refusals import UNREADABLE, error_of, unreadable
+from rmq._transport.refusals import error_of, parsed
 from rmq._transport.router import Router, StandaloneRouter
 from rmq._transport.rpc_ids import RpcIdAllocator
 from rmq._transport.script_library import ScriptLibrary, default_scripts
 from rmq._transport.sentinel import SentinelRouter
+from rmq._transport.shared_calls import MOST_COST, SharedCalls
 from rmq._transport.urls import Address, RedisUrl, Topology
 from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError, RmqError, ScriptFailedError
 
@@ -95,6 +96,7 @@ class Connections:
         self._next_check_s = inf  # when it is called next, on the clock of `monotonic_s`
         self._router = make_router(url, timeout_s, durability, runtime)
         self.multi_node = not self._router.multi_slot_scripts
+        self._shared_calls = SharedCalls(self._router, self._scripts, runtime, self._exchange)
         self.unresponsive_nodes = self._router.unresponsive
         # half of the client's timeout: the server must give up first, or its reply would be lost
         command = durability.confirmation(max(1, int(timeout_s * 500)))
@@ -152,20 +154,29 @@ class Connections:
         """
         if self._confirmation is not None and call.durable:
             return cast("T", _only(self.dispatch([call], deadline_s).results()))
-        if self._closed or os.getpid() != self._pid:
-            self.refuse_misuse()
-        started_s = monotonic_s()
-        if started_s >= self._next_check_s:
-            self._run_periodic_check()
+        started_s = self._begin()
         reply = self._try_alone(call)
-        if not isinstance(reply, Exchange):
-            try:
-                return call.parse(reply)
-            except UNREADABLE as error:
-                raise unreadable(call, error) from error
-        if deadline_s is None:
-            deadline_s = self._deadline_for([call]) if self.unresponsive_nodes else self.deadline_s
-        return cast("T", _only(self._dispatch(reply, deadline_s, started_s).results()))
+        if isinstance(reply, Exchange):
+            return self._finish(call, reply, started_s, deadline_s)
+        return parsed(call, reply)
+
+    def run_shared(self, call: Call[T], cost: float = 0.0) -> T:
+        """Execute a call of which threads or tasks make many, one at a time; see `run`.
+
+        If it is small, it may share a round trip with those that others make meanwhile, see `SharedCalls`. Others need
+        a connection each; an event loop limits their number.
+
+        Args:
+            call: The call.
+            cost: What it costs the server, as the number of bytes of a send that costs as much.
+        """
+        if cost > MOST_COST or (self._confirmation is not None and call.durable):
+            return self.runtime.limited(lambda: self.run(call))
+        started_s = self._begin()
+        reply = self._shared_calls.execute(call)
+        if isinstance(reply, Exchange):
+            return self.runtime.limited(lambda: self._finish(call, reply, started_s))
+        return parsed(call, reply)
 
     def run_many(
         self, calls: Sequence[Call[Any]], patience_s: float | None = None, deadline_s: float | None = None
@@ -389,6 +400,21 @@ class Connections:
             self.runtime.sleep(pause_s * (0.5 + draw_jitter() / 2))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
+    def _begin(self) -> float:
+        """Refuse misuse, run the periodic check if it is due, and return the time at which a call starts."""
+        if self._closed or os.getpid() != self._pid:
+            self.refuse_misuse()
+        started_s = monotonic_s()
+        if started_s >= self._next_check_s:
+            self._run_periodic_check()
+        return started_s
+
+    def _finish(self, call: Call[T], exchange: Exchange, started_s: float, deadline_s: float | None = None) -> T:
+        """Retry a call after its first attempt."""
+        if deadline_s is None:
+            deadline_s = self._deadline_for([call]) if self.unresponsive_nodes else self.deadline_s
+        return cast("T", _only(self._dispatch(exchange, deadline_s, started_s).results()))
+
     def _try_alone(self, call: Call[Any]) -> Any:
         """Execute one call without the bookkeeping for many calls, which costs more than the call.
 
@@ -398,30 +424,31 @@ class Connections:
         try:
             self._router.refresh()
             node = self._router.node_for(call.keys[0])
+        except WireBrokenError as error:
+            return Exchange.unsent(call, self._scripts, str(error))
+        return self._exchange(node, call)
+
+    def _exchange(self, node: Node, call: Call[Any]) -> Any:
+        """Execute one call on a server; returns what `_try_alone` returns."""
+        try:
             if node.unresponsive:
                 raise WireTimeoutError(f"Redis at {node.address} does not answer")
             wire = node.idle_wire() or node.checkout()
         except WireBrokenError as error:
-            exchange = Exchange([call], self._scripts)
-            exchange.not_sent((), str(error))
-            return exchange
+            return Exchange.unsent(call, self._scripts, str(error))
         try:
             wire.send(self._scripts.request(call, sharded=self._router.sharded_hints, cluster=self.multi_node))
             reply = wire.read()
         except ReplyError as error:
             node.give_back(wire)
-            exchange = Exchange([call], self._scripts)
-            exchange.take_error(exchange.as_sent(node.address), str(error))
-            return exchange
+            return Exchange.after_refusal(call, self._scripts, node.address, str(error))
         except BaseException as error:  # an unread reply would be read by the next user of the connection
             wire.close()
             if not isinstance(error, WireBrokenError):
                 raise
             if isinstance(error, WireTimeoutError):
                 node.mark_unresponsive()
-            exchange = Exchange([call], self._scripts)
-            exchange.lost(exchange.as_sent(node.address), str(error))
-            return exchange
+            return Exchange.after_loss(call, self._scripts, node.address, str(error))
         node.give_back(wire)
         return reply
 

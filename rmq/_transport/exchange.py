@@ -143,6 +143,27 @@ class Exchange:
         self._redirected = False
         self._moved: list[Redirect] = []
 
+    @classmethod
+    def unsent(cls, call: Call[Any], scripts: ScriptLibrary, problem: str) -> Exchange:
+        """Return the state of one call that did not reach a server."""
+        exchange = cls([call], scripts)
+        exchange.not_sent((), problem)
+        return exchange
+
+    @classmethod
+    def after_refusal(cls, call: Call[Any], scripts: ScriptLibrary, address: Address, message: str) -> Exchange:
+        """Return the state of one call after an error reply, see `take_error`."""
+        exchange = cls([call], scripts)
+        exchange.take_error(exchange.as_sent(address), message)
+        return exchange
+
+    @classmethod
+    def after_loss(cls, call: Call[Any], scripts: ScriptLibrary, address: Address, problem: str) -> Exchange:
+        """Return the state of one call whose connection broke, see `lost`."""
+        exchange = cls([call], scripts)
+        exchange.lost(exchange.as_sent(address), problem)
+        return exchange
+
     @property
     def done(self) -> bool:
         """True if every call has a result."""

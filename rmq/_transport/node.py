@@ -15,6 +15,7 @@ from rmq._io.backend import Runtime
 from rmq._io.reports import reporter
 from rmq._io.wire import NOTHING, Argument, Credentials, ReplyError, Wire, WireBrokenError, WireTimeoutError
 from rmq._model.times import monotonic_s
+from rmq._transport.combiner import Combiner
 from rmq._transport.durability import Durability
 from rmq._transport.exchange import not_executed
 from rmq._transport.server_check import Commands, check_server
@@ -52,6 +53,7 @@ class Node:
         failed_s: Time of the last failure to reach it, on the monotonic clock; 0 for none.
         unresponsive: Whether a call got no answer, and none has come since.
         commands: The optional commands that it supports, once checked.
+        combiner: Joins calls that are made one at a time.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Node:
         self._idle: deque[tuple[float, Wire]] = deque()
         """Idle connections, and when each was last used; the one used last is taken first."""
         self._closed = False
+        self.combiner = Combiner(runtime)
 
     def checkout(self, patience_s: float | None = None) -> Wire:
         """Return a connection for the caller alone. Pass it to `give_back` or close it when done.

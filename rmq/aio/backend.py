@@ -26,7 +26,8 @@ CANCELLED_S, GIVEN_UP_S = 5.0, 1.0
 """Seconds that a close waits for cancelled handlers, and again after it has cancelled them a second time."""
 
 MOST_CALLS = 64
-"""Maximum number of concurrent sends of one producer, and of acks or nacks of single deliveries; others wait."""
+"""Maximum number of concurrent calls of a kind that need a connection each: such as `send_many` on one topic; others
+wait."""
 
 
 class EventLoop:
@@ -37,6 +38,7 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._jobs: set[asyncio.Task[Any]] = set()
+        self._permits = call_semaphore()
 
     async def cancel_jobs(self, give_up: Callable[[], object]) -> None:
         """Cancel the jobs that still run, twice if necessary.
@@ -85,6 +87,17 @@ class EventLoop:
         finally:
             if timer is not None:
                 timer.cancel()
+
+    def to_its_end(self, action: Callable[[], object]) -> None:
+        """Call a function in a task of its own, and wait for it."""
+        job = self.job(action, "rmq-shared-calls")
+        job.start()
+        job.join()
+
+    def limited(self, action: Callable[[], T]) -> T:
+        """Call a function that needs a connection; the event loop runs `MOST_CALLS` of them at a time."""
+        with self._permits:
+            return action()
 
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function in a separate thread, and return its result."""

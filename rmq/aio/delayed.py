@@ -185,12 +185,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
         self, method: Callable[Concatenate[plain.DelayedQueue[Any], P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         queue, opened = await self._open()
-
-        def run() -> T:
-            with opened.tasks.send_semaphores[queue.topic.name]:
-                return method(queue, *args, **kwargs)
-
-        return await opened.tasks.run(run)
+        return await opened.tasks.run(method, queue, *args, **kwargs)
 
     async def _finish(
         self,

@@ -46,11 +46,11 @@ class Producer(TopicProxy[plain_producer.Producer]):
     def __init__(self, plain: plain_producer.Producer, tasks: TaskGroup) -> None:
         super().__init__(plain, tasks)
         name = plain.topic.name
-        self._send_semaphore, self._bulk_semaphore = tasks.send_semaphores[name], tasks.bulk_semaphores[name]
+        self._bulk_semaphore = tasks.bulk_semaphores[name]
 
     async def send(self, message: Message, *, once: str | None = None) -> SendResult:
-        """Send one message; see `Producer.send`. Of many concurrent calls 64 run at a time."""
-        return await self._tasks.run(self._send, message, once)
+        """Send one message; see `Producer.send`. Concurrent calls share round trips."""
+        return await self._tasks.run(self._plain.send, message, once=once)
 
     async def send_many(
         self,
@@ -83,10 +83,6 @@ class Producer(TopicProxy[plain_producer.Producer]):
                 return method(self._plain, *args, **kwargs)
 
         return await self._tasks.run(run)
-
-    def _send(self, message: Message, once: str | None) -> SendResult:
-        with self._send_semaphore:
-            return self._plain.send(message, once=once)
 
     def _send_many(
         self, messages: Iterable[Message] | AsyncIterable[Message], outcomes: bool, fold: bool, once: str | None

@@ -234,19 +234,14 @@ class TaskGroup:
         new_semaphore: Creates a semaphore that limits how many calls use connections at the same time.
 
     Attributes:
-        ack_semaphore: Held while the outcome of a single delivery is sent.
         client_semaphore: Held during a call of the client itself, such as the creation of a producer.
-        send_semaphores: By topic, held while a single message is sent.
         bulk_semaphores: By topic, held while many messages are sent.
         given_up: Whether handlers that ignore their cancellation are ended at their current wait.
     """
 
     def __init__(self, new_semaphore: Callable[[], Lock]) -> None:
-        self.ack_semaphore, self.client_semaphore = new_semaphore(), new_semaphore()
-        self.send_semaphores, self.bulk_semaphores = (
-            defaultdict[str, Lock](new_semaphore),
-            defaultdict[str, Lock](new_semaphore),
-        )
+        self.client_semaphore = new_semaphore()
+        self.bulk_semaphores = defaultdict[str, Lock](new_semaphore)
         self._finishing: dict[asyncio.Task[Any], GreenletTask] = {}
         self._ending = self.given_up = False
         self._loop: asyncio.AbstractEventLoop | None = None

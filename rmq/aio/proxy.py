@@ -146,12 +146,8 @@ class shielded_method(_ProxyMethod[P, T]):
             return self
         tasks, plain = instance._tasks, instance._plain
 
-        def action(*args: P.args, **kwargs: P.kwargs) -> T:
-            with tasks.ack_semaphore:
-                return self.method(plain, *args, **kwargs)
-
         def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-            return tasks.finish(functools.partial(action, *args, **kwargs))
+            return tasks.finish(functools.partial(self.method, plain, *args, **kwargs))
 
         return call
 

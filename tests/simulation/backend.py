@@ -53,6 +53,12 @@ class Simulated:
         del longest_s
         action()
 
+    def to_its_end(self, action: Callable[[], object]) -> None:
+        action()
+
+    def limited(self, action: Callable[[], T]) -> T:
+        return action()
+
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return action(*args, **kwargs)
 

@@ -20,17 +20,17 @@ ROOT = Path(__file__).parents[2]
 
 CEILINGS = {
     "rmq/_admin": 1_860,
-    "rmq/_broker": 2_050,
-    "rmq/_claiming": 2_210,
-    "rmq/_io": 600,
+    "rmq/_broker": 2_060,
+    "rmq/_claiming": 2_220,
+    "rmq/_io": 610,
     "rmq/_listening": 2_390,
     "rmq/_model": 4_170,
     "rmq/_ownership": 2_460,
     "rmq/_processes": 1_790,
     "rmq/_sending": 630,
-    "rmq/_transport": 2_430,
+    "rmq/_transport": 2_640,
     "rmq/adapters": 370,
-    "rmq/aio": 1_610,
+    "rmq/aio": 1_640,
     "rmq/cli": 3_590,
     "rmq/dashboard": 1_570,
     "rmq/demo": 1_190,
@@ -43,7 +43,7 @@ CEILINGS = {
     "rmq/*.py": 810,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_200,
+    "tests": 79_600,
     "benchmarks": 6_850,
 }
 """Most lines of code of a package; one that is not listed may have none."""

@@ -92,7 +92,7 @@ def test_what_was_interrupted_while_it_was_sent_is_settled_as_far_as_anybody_kno
         found = claimed(client, consumer)
         with monkeypatch.context() as patched:
             patched.setattr(Connections, "run_many", interrupted)
-            patched.setattr(Connections, "run", interrupted)
+            patched.setattr(Connections, "run_shared", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 consumer.ack(found)
         assert all(delivery.outcome is not None for delivery in found)
@@ -107,13 +107,15 @@ def test_outcomes_of_many_slots_share_a_call(
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=8)
     sent: list[str] = []
-    run = Connections.run
+    run = Connections.run_shared
     with client.consumer(topic) as consumer:
         found = claimed(client, consumer)
         assert len({delivery.slot for delivery in found}) > 2
         with monkeypatch.context() as patched:
             patched.setattr(
-                Connections, "run", lambda self, call, *more: (sent.append(call.script), run(self, call, *more))[1]
+                Connections,
+                "run_shared",
+                lambda self, call, *more: (sent.append(call.script), run(self, call, *more))[1],
             )
             assert getattr(consumer, settle)(found) == []
     assert sent == ["settle"]
@@ -152,7 +154,8 @@ def test_a_refused_slot_is_open_again_although_another_one_takes_a_second_call(
         refused, other = dict.fromkeys(delivery.slot for delivery in found)
         with monkeypatch.context() as patched:
 
-            def refuse(groups: object) -> list[object]:
+            def refuse(groups: object, cost: float) -> list[object]:
+                del cost
                 patched.undo()
                 score = next(delivery.claim_score for delivery in found if delivery.slot == other)
                 return [ScriptFailedError("no right"), SettleReply(unmatched=(score,))]

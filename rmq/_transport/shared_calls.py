@@ -1,0 +1,125 @@
+"""Carries out small calls that many threads or tasks make one at a time: those made at the same time share round trips.
+
+Calls of one script that may be joined become one script call, see `Joining`; others go out in the same request. Nothing
+is retried here: whoever gets no reply goes on alone, from the state that its `Exchange` has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from rmq._io.backend import Runtime
+from rmq._io.wire import NOTHING, ReplyError, Wire, WireBrokenError, WireTimeoutError
+from rmq._transport.call import Call, join
+from rmq._transport.combiner import WaitingCall, groups_of
+from rmq._transport.exchange import Exchange
+from rmq._transport.node import Node
+from rmq._transport.refusals import AOF_TROUBLE
+from rmq._transport.router import Router
+from rmq._transport.script_library import ScriptLibrary
+from rmq._transport.urls import Address
+from rmq.errors import RmqError
+
+MOST_COST = 65_536
+"""Maximum cost of a call that may share a round trip, as the bytes of a send: the others wait for it."""
+
+
+class SharedCalls:
+    """Carries out calls that may share round trips. Thread-safe.
+
+    Args:
+        router: The router that finds their servers.
+        scripts: The scripts.
+        runtime: The runtime: threads, or an event loop.
+        alone: Carries out one call; returns its reply, or after a failure an `Exchange` that continues from there.
+    """
+
+    def __init__(
+        self, router: Router, scripts: ScriptLibrary, runtime: Runtime, alone: Callable[[Node, Call[Any]], Any]
+    ) -> None:
+        self._router, self._scripts, self._runtime, self._alone = router, scripts, runtime, alone
+
+    def execute(self, call: Call[Any]) -> Any:
+        """Execute one call; return its reply, or after a failure an `Exchange` that continues from there."""
+        try:
+            self._router.refresh()
+            node = self._router.node_for(call.keys[0])
+        except WireBrokenError as error:
+            return Exchange.unsent(call, self._scripts, str(error))
+        combiner = node.combiner
+        waiting = combiner.enter(call)
+        if waiting is None:
+            outcome: Any = None
+            try:
+                outcome = self._alone(node, call)
+            finally:
+                self._leave(node, (), outcome.last_problem if isinstance(outcome, Exchange) else "")
+            return outcome
+        try:
+            waiting.wait()
+        except BaseException:
+            combiner.give_up(waiting)
+            raise
+        if waiting.leads:
+            self._runtime.to_its_end(partial(self._lead, node, waiting))
+        return waiting.outcome
+
+    def _leave(self, node: Node, served: Sequence[WaitingCall], problem: str) -> None:
+        """Let others call; if the server could not be reached, those that wait do not try it one after the other."""
+        node.combiner.leave(served, (lambda call: Exchange.unsent(call, self._scripts, problem)) if problem else None)
+
+    def _lead(self, node: Node, first: WaitingCall) -> None:
+        """Carry out calls that wait for a server in one round trip, and set their outcomes."""
+        waiting, problem = node.combiner.take(first), ""
+        try:
+            self._exchange(node, waiting)
+        except RmqError as error:
+            problem = str(error)
+        finally:
+            for each in waiting:
+                if each.outcome is NOTHING:  # it was not sent
+                    each.outcome = Exchange.unsent(each.call, self._scripts, problem)
+            self._leave(node, waiting, problem)
+
+    def _exchange(self, node: Node, waiting: Sequence[WaitingCall]) -> None:
+        sharded, cluster = self._router.sharded_hints, not self._router.multi_slot_scripts
+        groups = groups_of(waiting, not cluster)
+        calls = [join([each.call for each in group]) for group in groups]
+        request = b"".join([self._scripts.request(call, sharded=sharded, cluster=cluster) for call in calls])
+        if node.unresponsive:
+            raise WireTimeoutError(f"Redis at {node.address} does not answer")
+        wire = node.idle_wire() or node.checkout()
+        try:
+            wire.send(request)
+            for group in groups:
+                for each, outcome in zip(group, self._outcomes(wire, group, node.address), strict=True):
+                    each.outcome = outcome
+        except BaseException as error:  # an unread reply would be read by the next user of the connection
+            wire.close()
+            if isinstance(error, WireTimeoutError):
+                node.mark_unresponsive()
+            for each in waiting:
+                if each.outcome is NOTHING:
+                    each.outcome = Exchange.after_loss(each.call, self._scripts, node.address, str(error))
+            raise
+        node.give_back(wire)
+
+    def _outcomes(self, wire: Wire, group: Sequence[WaitingCall], address: Address) -> Sequence[Any]:
+        """Read the reply to a call, or to several calls that are joined; return the outcome of each."""
+        try:
+            reply = wire.read()
+        except ReplyError as error:
+            if len(group) > 1 and AOF_TROUBLE not in str(error):  # nothing was done: no right to one slot, for one
+                return [Exchange([each.call], self._scripts) for each in group]
+            return [Exchange.after_refusal(each.call, self._scripts, address, str(error)) for each in group]
+        joining = group[0].call.joining
+        if joining is None or len(group) == 1:
+            return [reply]
+        return [
+            Exchange.after_refusal(each.call, self._scripts, address, part.decode(errors="replace"))
+            if isinstance(part, bytes)
+            else part
+            for each, part in zip(group, joining.replies(reply), strict=True)
+        ]
