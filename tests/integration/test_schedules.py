@@ -5,10 +5,13 @@ Each check runs on both sides of the library where it has one.
 
 from __future__ import annotations
 
+import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +29,7 @@ from rmq import (
     Merge,
     Min,
     Newest,
+    Observer,
     RmqClient,
     Schedule,
     SchedulePut,
@@ -39,7 +43,9 @@ from rmq import (
 )
 from rmq._broker import viewing
 from rmq._broker.keys import SCHEDULE_RUNS_KEY
-from rmq._model.schedules import MAX_SCHEDULES, RECURRING
+from rmq._model import schedules
+from rmq._model.schedules import MAX_SCHEDULES, RECURRING, read_schedule
+from rmq._model.schema import read_document
 from rmq.testing import Clock, Server, run_schedules, run_until_empty, sent
 from tests.support.waiting import wait_until
 
@@ -711,6 +717,100 @@ def test_started_listeners_run_schedules_that_are_put_before_and_after(rmq: RmqC
     wait_until(lambda: len(handled) >= before + 2)
     rmq.schedules.remove("often")
     wait_until(lambda: rmq.inspect(RECURRING).stats().backlog == 0)
+
+
+@pytest.mark.parametrize("catch_up", [False, True])
+def test_after_a_clock_that_was_ahead_a_run_by_hand_goes_on_from_now(
+    rmq: RmqClient, clock: Clock, catch_up: bool
+) -> None:
+    rmq.schedules.put(Schedule("hourly", JOBS, "job:{scheduled}", every="1h", catch_up=catch_up))
+    clock.advance("10h")
+    assert run_schedules(rmq) == (10 if catch_up else 1)
+    acknowledge(rmq, clock)
+    clock._set(clock.now_ms - 7 * 3_600_000)  # pyright: ignore[reportPrivateUsage]
+    assert run_schedules(rmq) == 0
+    assert rmq.schedules.run_now("hourly")
+    assert run_schedules(rmq) == 1
+    assert rmq.schedules.list()[0].next == datetime(2036, 3, 1, 14, tzinfo=UTC)
+
+
+def send_as_newer(client: RmqClient, clock: Clock, schedule: Schedule, **fields: Any) -> bytes:
+    """Put a schedule as a newer version would; return its body."""
+    client.producer(JOBS)
+    fields = {**json.loads(schedule.put_at(clock.now_ms).to_json()), **fields}
+    due_ms, body = schedule.next_ms(clock.now_ms), json.dumps(fields)
+    client.producer(RECURRING).send(FixedTimeMessage(schedule.name, fixed_time_ms=due_ms, body=body))
+    return body.encode()
+
+
+def test_what_a_newer_version_adds_survives_an_older_worker(rmq: RmqClient, clock: Clock) -> None:
+    body = send_as_newer(rmq, clock, HOURLY, version=99, note="of a newer version")
+    assert rmq.schedules.put(HOURLY) is SchedulePut.UNCHANGED
+    for hour in (11, 12):
+        clock.move_to(datetime(2036, 3, 1, hour, tzinfo=UTC))
+        assert run_schedules(rmq) == 1
+        assert acknowledge(rmq, clock) == [f"job:2036-03-01T{hour}:00:00+00:00"]
+    kill_now(rmq, clock)
+    run_schedules(rmq)
+    assert [each.body for each in rmq.inspect(RECURRING).peek()] == [body]
+
+
+def test_an_older_worker_leaves_a_schedule_to_newer_ones(
+    rmq: RmqClient, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is late by a minute for each claim of an older worker, and no time of it is missing."""
+    often = Schedule("often", JOBS, "job:{scheduled}", every="20s", catch_up=True)
+    send_as_newer(rmq, clock, often, version=99, min_reader=99)
+    found: list[str] = []
+    for _ in range(3):
+        clock.advance("20s")
+        with pytest.raises(AssertionError, match="upgrade RMQ here"):
+            run_schedules(rmq)
+        clock.advance("61s")
+        with monkeypatch.context() as newer:
+            newer.setattr(schedules, "read_document", partial(read_document, reader=99))
+            run_schedules(rmq)
+        found += acknowledge(rmq, clock)
+        read_schedule.cache_clear()
+    first = datetime(2036, 3, 1, 10, 20, 20, tzinfo=UTC)
+    assert sorted(found) == [f"job:{(first + timedelta(seconds=20 * each)).isoformat()}" for each in range(12)]
+
+
+class HeldUp(Observer):
+    """Holds up who sends, once Redis has the message."""
+
+    def __init__(self) -> None:
+        self.sent, self.go = threading.Event(), threading.Event()
+
+    def after_send(self, topic: Topic, messages: int) -> None:
+        self.sent.set()
+        assert self.go.wait(60.0)
+
+
+@pytest.mark.parametrize("drain_s", [60.0, 0.1])
+def test_a_stop_while_a_schedule_is_sent(server: Server, rmq: RmqClient, clock: Clock, drain_s: float) -> None:
+    """It waits for the release; where it does not, the due time comes again with the lease's end, and merges."""
+    held, at_11 = HeldUp(), ["job:2036-03-01T11:00:00+00:00"]
+    with server.client() as stopped:
+        stopped.observers.all.append(held)
+        stopped.listener(Topic("other", TopicType.FIXED_TIME))(lambda delivery: None)
+        stopped.schedules.put(HOURLY)
+        stopped.start()
+        clock.move_to(datetime(2036, 3, 1, 11, tzinfo=UTC))
+        assert held.sent.wait(60.0)
+        stop = threading.Thread(target=stopped.stop, args=(drain_s,))
+        stop.start()
+        if drain_s > 1:
+            held.go.set()
+        stop.join(60.0)
+        assert not stop.is_alive()
+    held.go.set()
+    assert (contents(rmq), run_schedules(rmq)) == (at_11, 0)
+    assert rmq.inspect(RECURRING).stats().in_flight == int(drain_s < 1)
+    clock.advance("31s")
+    assert run_schedules(rmq) == int(drain_s < 1)
+    assert contents(rmq) == at_11
+    assert rmq.schedules.list()[0].next == datetime(2036, 3, 1, 12, tzinfo=UTC)
 
 
 def test_a_handler_that_is_only_a_schedule(rmq: RmqClient, clock: Clock) -> None:

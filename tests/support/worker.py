@@ -14,6 +14,7 @@ import threading
 import time
 
 from rmq import Delivery, RmqClient
+from tests.campaign.clocks import sleep_by_select
 
 
 def main() -> None:
@@ -26,6 +27,7 @@ def main() -> None:
     parser.add_argument("--owners")
     parser.add_argument("--drain-s", type=float, default=30.0)
     options = parser.parse_args()
+    sleep_by_select()
     ledger = os.open(options.ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def note(kind: str, content: str = "-", attempt: int = 0) -> None:
