@@ -39,7 +39,7 @@ SPARK := $(VENV)/.installed-spark
 CLASSES := $(VENV)/.archived-classes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-slow coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long spark-kills spark-rivals test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants docs dashboard-pictures newcomer check lint lint-lua types layers headers sizes format constraints clean
+.PHONY: help demo demo-spark test test-slow coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long spark-kills spark-rivals test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants docs dashboard-pictures newcomer release-check check lint lint-lua types layers headers sizes format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -169,6 +169,12 @@ docs: $(DEV)  ## Build the documentation site strictly, offline, in build/docs/s
 
 newcomer: $(DEV)  ## Do the tasks of a newcomer in a fresh clone, and time them in docs/records/newcomer.md, about 4 minutes
 	$(BIN)/python -m tests.newcomer
+
+# What `make release-check` tries the wheel on.
+PYTHONS ?= python3.11 python3.12 python3.13
+
+release-check: $(DEV)  ## Build the source distribution and the wheel, and do the tasks of a newcomer with the wheel on each of PYTHONS, about 15 minutes
+	$(BIN)/python -m tests.newcomer $(PYTHONS)
 
 check: lint types layers headers sizes  ## Everything that needs no server: format, lint, types, layers, script headers, lines of code
 

@@ -1,4 +1,11 @@
-"""Does all tasks in a fresh clone, each with a Python environment of its own, and writes docs/records/newcomer.md."""
+"""Does all tasks in a fresh clone, each with a Python environment of its own, and writes docs/records/newcomer.md.
+
+    python -m tests.newcomer [PYTHON ...]
+
+With names of Pythons it writes nothing. It checks that the release is frozen (tests/support/releases.py), builds the
+source distribution of the clone, and a wheel from that, and each Python does all tasks with the wheel, then imports
+every module with every extra, and runs the demo.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +15,28 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rmq import __version__
+from tests.newcomer.pages import Page
 from tests.newcomer.tasks import TASKS, Task
 from tests.newcomer.workshop import Workshop
+from tests.support import releases
 
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "docs/records/newcomer.md"
 LIMIT_S = 300.0
+
+EVERY_MODULE = """
+import importlib, pkgutil, rmq
+for module in pkgutil.walk_packages(rmq.__path__, "rmq."):
+    if not module.name.endswith("__main__") and not module.name.startswith(("rmq.spark", "rmq.demo.price_stream")):
+        importlib.import_module(module.name)
+"""
 
 TEXT = """# Tasks of a newcomer
 
@@ -52,16 +71,16 @@ class Done:
         return f"| {self.task.name} | {page} | {typed} | {self.pip_s:.0f} | {self.rest_s:.0f} |"
 
 
-def timed(task: Task, clone: Path, folder: Path) -> Done:
-    """Do a task as a newcomer."""
-    folder.mkdir()
+def timed(task: Task, clone: Path, folder: Path, python: str = sys.executable, installed: Path | None = None) -> Done:
+    """Do a task as a newcomer, with the clone or what else is `installed`."""
+    folder.mkdir(parents=True)
     pip_s = 0.0
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    subprocess.run([python, "-m", "venv", folder / "venv"], check=True)
 
     def install(names: list[str]) -> None:
         nonlocal pip_s
         began_s = time.monotonic()
-        wanted = [re.sub(r"^(?:rmq|\.)", str(clone), name) for name in names]
+        wanted = [re.sub(r"^(?:rmq|\.)", str(installed or clone), name) for name in names]
         subprocess.run([folder / "venv/bin/pip", "install", "--quiet", *wanted], check=True)
         pip_s += time.monotonic() - began_s
 
@@ -71,16 +90,43 @@ def timed(task: Task, clone: Path, folder: Path) -> Done:
     task.do(shop, clone)
     done = Done(task, tuple(shop.commands), pip_s, time.monotonic() - began_s - pip_s)
     print(f"{task.name}: {done.pip_s:.1f} s of pip, {done.rest_s:.1f} s of the rest", flush=True)
-    if done.pip_s + done.rest_s > LIMIT_S:
+    if not installed and done.pip_s + done.rest_s > LIMIT_S:
         sys.exit(f"{task.name} took {done.pip_s + done.rest_s:.0f} s; {LIMIT_S:.0f} s is the limit")
     return done
 
 
-def main() -> None:
+def every_extra(shop: Workshop, pages: Callable[[str], Page]) -> None:
+    """Install all that is no tool of developers and no Spark, import every module, and run the demo."""
+    extras = tomllib.loads((pages("").root / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    left_out = re.compile(r"bench|dev|docs|spark.*|test-.*")
+    shop.type(f"pip install 'rmq[{','.join(each for each in extras if not left_out.fullmatch(each))}]'")
+    shop.type("python -m pip check")
+    shop.save("every_module.py", EVERY_MODULE)
+    shop.type("python every_module.py")
+    assert shop.type("rmq --version") == f"rmq {__version__}\n"
+    assert "Nothing was lost, and nothing is left." in shop.type("rmq demo")
+
+
+def check_release(clone: Path, folder: Path, pythons: list[str]) -> None:
+    """Build a wheel as a release has it, and do all tasks with it on each Python."""
+    if releases.FROZEN.read_bytes() != releases.packed():
+        sys.exit(f"{releases.FROZEN.relative_to(ROOT)} has another state; `python -m tests.support.releases` writes it")
+    subprocess.run([sys.executable, "-m", "build", "--outdir", folder, clone], check=True, stdout=subprocess.DEVNULL)
+    (wheel,) = folder.glob("*.whl")
+    tasks = (*TASKS, Task("every extra", "../pyproject", every_extra))
+    for number, python in enumerate(pythons):
+        subprocess.run([python, "-VV"], check=True)
+        for task in tasks:
+            timed(task, clone, folder / f"{number}-{task.name}", python, wheel)
+
+
+def main(pythons: list[str]) -> None:
     """Do all tasks, one after the other."""
     with tempfile.TemporaryDirectory(prefix="rmq-newcomer-") as name:
         clone = Path(name, "rmq")
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        if pythons:
+            return check_release(clone, Path(name, "release"), pythons)
         rows = [timed(task, clone, Path(name, f"task-{number}")).row for number, task in enumerate(TASKS)]
     python = ".".join(map(str, sys.version_info[:2]))
     day = f"{datetime.now(UTC):%Y-%m-%d}"
@@ -89,4 +135,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -22,6 +22,9 @@ from rmq import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASES = ROOT / "tests/releases"
+FROZEN = RELEASES / f"{__version__}.tar.xz"
+"""The release of this checkout."""
+
 _FACES = {"adapters", "aio", "cli", "dashboard", "demo", "metrics", "otel", "spark", "spi", "testing", "views"}
 """What `import rmq` does not need."""
 
@@ -37,18 +40,16 @@ def unpack(version: str, folder: Path) -> None:
         archive.extractall(folder, filter="data")
 
 
-def freeze() -> Path:
-    """Write the release of this checkout: the same files give the same bytes."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
+def packed() -> bytes:
+    """Return the release of this checkout: the same files give the same bytes."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
         for path, text in _files():
             data = text.encode()
             entry = tarfile.TarInfo(path.relative_to(ROOT).as_posix())
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
-    frozen = RELEASES / f"{__version__}.tar.xz"
-    frozen.write_bytes(lzma.compress(packed.getvalue(), preset=9 | lzma.PRESET_EXTREME))
-    return frozen
+    return lzma.compress(content.getvalue(), preset=9 | lzma.PRESET_EXTREME)
 
 
 def _files() -> Iterator[tuple[Path, str]]:
@@ -75,5 +76,4 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 
 if __name__ == "__main__":
-    path = freeze()
-    print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")
+    print(f"{FROZEN.relative_to(ROOT)}: {FROZEN.write_bytes(packed()):,} bytes")
