@@ -19,6 +19,7 @@ import pytest
 import redis
 
 from rmq import Coordinator, Delivery, Listener, PriorityMessage, RedisOwners, RmqClient, Topic, TopicType, aio
+from rmq._ownership import redis_keeper
 from rmq._ownership.redis_keeper import RedisCoordinator
 from rmq.errors import CoordinationError, EnsembleMismatchError, FencedError, InvalidValueError
 from tests.conftest import MakeTopic
@@ -198,6 +199,30 @@ def test_too_many_slots_are_refused_before_a_topic_gets_owners(
         if others:
             client.start()
             wait_until(lambda: shares(client) == [8], PATIENCE_S)
+
+
+def test_of_workers_that_start_at_once_the_leader_leaves_out_what_is_too_much(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither has seen the topics of the other one when it was checked."""
+    monkeypatch.setattr(redis_keeper, "MOST_SLOTS_IN_ALL", 6)
+    workers = [RedisCoordinator(parse_url(url), RedisOwners(2, name)) for name in "ab"]
+    try:
+        for worker, slots in zip(workers, (4, 3), strict=True):
+            worker.start()
+            worker.check_slots({worker.worker_id: slots})
+        for worker, slots in zip(workers, (4, 3), strict=True):
+            worker.register_topic(worker.worker_id, f'{{"slots":{slots},"version":4,"min_reader":4}}')
+            worker.consume(worker.worker_id, slots)
+        says = "or has more than 6 slots. 1 topics are omitted, so their slots get no new owners: "
+        wait_until(lambda: any(says in each for worker in workers for each in worker.troubles), PATIENCE_S)
+        wait_until(lambda: sorted(len(worker.owned()) for worker in workers)[0] == 0, PATIENCE_S)
+        wait_until(lambda: sum(len(worker.owned()) for worker in workers) in (3, 4), PATIENCE_S)
+        with pytest.raises(InvalidValueError, match="the live workers consume 7 slots in all"):
+            workers[0].check_slots({"a": 4})
+    finally:
+        for worker in workers:
+            worker.stop(drain=False)
 
 
 def test_a_client_with_owners_has_no_consumers_and_one_without_is_fenced(url: str, topic: Topic) -> None:
