@@ -49,7 +49,8 @@ class Link:
 
     def send(self, request: bytes) -> None:
         """Let a request travel."""
-        doing = None if self.process.dead or self.network.world.current is None else self.network.world.current.doing
+        task = self.network.world.current
+        doing = None if self.process.dead or task is None or task.doing is None else task.doing.sharing(self.process)
         self._there_s = self._travel(self._there_s, lambda: self._reach(request, doing))
 
     def answer(self, reply: Any) -> None:

@@ -38,6 +38,7 @@ def _lua(name: str, *edits: Edit) -> Plant:
 
 LEASES, HANDLERS = "rmq._claiming.leases", "rmq._listening.handler_invoker:HandlerInvoker"
 THREAD, EXCHANGE = "rmq._listening.worker:Worker", "rmq._transport.exchange:Exchange"
+SHARED = "rmq._transport.shared_calls:SharedCalls"
 CONNECTIONS = "rmq._transport.connections:Connections"
 RUNNER, SCHEDULES = "rmq._listening.timetable:ScheduleRunner", "rmq._admin.schedules:Schedules"
 
@@ -48,6 +49,23 @@ NEW = "__import__('rmq._model.replies', fromlist=['SendResult']).SendResult(1, 0
 MINE = "redis.call('ZSCORE', slot.prepare, content)"
 
 PLANTS = (
+    # calls that share round trips
+    _python(
+        "who led wakes nobody",
+        ("rmq._transport.combiner:Combiner.leave", "for each in (*served, *failed):", "for each in failed:"),
+    ),
+    _python(
+        "calls whose reply was lost count as carried out",
+        (
+            f"{SHARED}._exchange",
+            "Exchange.after_loss(each.call, self._scripts, node.address, str(error))",
+            "(0, [1, b''])",
+        ),
+    ),
+    _python(
+        "replies of joined calls are given to the wrong callers",
+        (f"{SHARED}._outcomes", "joining.replies(reply)", "joining.replies(reply)[::-1]"),
+    ),
     # leases
     _python("no lease is renewed", (f"{LEASES}:LeaseKeeper.renew", "self._begin()", "pass")),
     _python(
@@ -98,7 +116,7 @@ PLANTS = (
     _python(
         "a reply is left for the next caller",
         (
-            f"{CONNECTIONS}._try_alone",
+            f"{CONNECTIONS}._exchange",
             "        wire.close()\n        if not isinstance(error, WireBrokenError):",
             "        (node.give_back if isinstance(error, WireTimeoutError) else type(wire).close)(wire)\n"
             "        if not isinstance(error, WireBrokenError):",

@@ -64,6 +64,11 @@ class _Tick:
         self._simulation = simulation
         self.sent: Sent | None = None
 
+    def sharing(self, process: Process) -> _Tick:
+        """Return what a request is part of: a worker's timetable sends by itself."""
+        del process
+        return self
+
     def executed(self, command: list[bytes], name: str, reply: Any, world: World) -> None:
         """Note that a request of it was carried out."""
         if name != "send" or isinstance(reply[-1], bytes):

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 from rmq import (
@@ -33,7 +34,7 @@ from tests.simulation.server import Server
 from tests.simulation.streams import begin_groups, dead_entries, entries_left, sorted_set_topics, streams
 from tests.simulation.virtual import inhabit
 from tests.simulation.workers import LONGEST, Worker
-from tests.simulation.world import START_S, HungError, Process, World
+from tests.simulation.world import START_S, HungError, Process, Task, World
 from tests.simulation.zookeeper import (
     SESSION_S,
     Ensemble,
@@ -44,6 +45,9 @@ from tests.simulation.zookeeper import (
 from tests.support.core import Message
 from tests.support.slots import check_topic
 from tests.support.streams import check_stream
+
+BURST_S, MOMENT_S = 5.0, 0.001
+"""Time whose sends are one burst, and between two looks whether the threads of a burst are done."""
 
 DRAIN_S = 240.0
 """How long after the last fault everything has to be handled."""
@@ -91,6 +95,14 @@ class Sending:
 
     def __init__(self, sents: Sequence[Sent]) -> None:
         self._sents = {sent.content.encode(): sent for sent in sents}
+
+    def sharing(self, process: Process) -> Sending:
+        """Return this call and those of the process's other threads: one request may carry out all of them."""
+        shared = Sending(())
+        for task in process.tasks:
+            if isinstance(task.doing, Sending):
+                shared._sents |= task.doing._sents
+        return shared
 
     def executed(self, command: list[bytes], name: str, reply: Any, world: World) -> None:
         """Note that a request of it was carried out: for the messages that it has not refused."""
@@ -260,12 +272,29 @@ class Simulation:
         worker.start()
 
     def _produce(self, process: Process, sends: list[SendPlan]) -> None:
-        world = self.world
+        """Send one call after the other; in every second plan those of a burst at the same time, a thread each."""
+        world, at_once = self.world, self.plan.seed % 2
         client = self.client(process)
-        for send in sends:
-            if (wait_s := send.at_s + START_S - world.now_s) > 0:
-                world.sleep(wait_s)
+        threads: list[Task] = []
+        busy: set[int] = set()  # contents that are being sent: which of two sends is the last one is not known
+
+        def run(send: SendPlan, contents: set[int]) -> None:
             self._send(client, send)
+            busy.difference_update(contents)
+
+        for send in sends:
+            wait_s = send.at_s - at_once * (send.at_s % BURST_S) + START_S - world.now_s
+            contents = {number for number, _ in send.messages}
+            while wait_s > 0 or busy & contents:
+                world.sleep(max(wait_s, MOMENT_S))
+                wait_s = 0.0
+            if at_once:
+                busy |= contents
+                threads.append(world.spawn(process, partial(run, send, contents), f"thread {len(threads)}"))
+            else:
+                self._send(client, send)
+        while not all(each.ended for each in threads):
+            world.sleep(MOMENT_S)
         client.close()
         self._sending -= 1
 
