@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from itertools import count
 from typing import Any
@@ -181,36 +181,61 @@ def _listener_aio(**options: Any) -> Work:
     return listen
 
 
-def _singles(beside: int) -> Work:
+def _beside(threads: int, action: Callable[[Any], object], values: Iterable[Any]) -> Taken:
+    """Let each of several threads take the next value when it is done with one."""
+    left = iter(list(values))
+
+    def act() -> None:
+        for value in left:
+            action(value)
+
+    watch = Watch()
+    callers = [threading.Thread(target=act) for _ in range(threads)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    return watch.taken()
+
+
+async def _beside_aio(tasks: int, action: Callable[[Any], Awaitable[object]], values: Iterable[Any]) -> Taken:
+    left = iter(list(values))
+
+    async def act() -> None:
+        for value in left:
+            await action(value)
+
+    watch = Watch()
+    await asyncio.gather(*(act() for _ in range(tasks)))
+    return watch.taken()
+
+
+def _sends(beside: int) -> tuple[Work, Work]:
     @_plain
     def send(client: RmqClient, topic: Topic, number: int) -> Taken:
-        producer = client.producer(topic)
-        with ThreadPoolExecutor(beside) as threads:
-            watch = Watch()
-            if beside == 1:
-                for message in _messages(number):
-                    producer.send(message)
-            else:
-                list(threads.map(producer.send, _messages(number)))
-            return watch.taken()
+        return _beside(beside, client.producer(topic).send, _messages(number))
 
-    return send
-
-
-def _singles_aio(beside: int) -> Work:
     @_awaited
-    async def send(client: aio.RmqClient, topic: Topic, number: int) -> Taken:
-        producer, messages = await client.producer(topic), _messages(number)
+    async def send_aio(client: aio.RmqClient, topic: Topic, number: int) -> Taken:
+        return await _beside_aio(beside, (await client.producer(topic)).send, _messages(number))
 
-        async def send_in_turn() -> None:
-            for message in messages:
-                await producer.send(message)
+    return send, send_aio
 
-        watch = Watch()
-        await asyncio.gather(*(send_in_turn() for _ in range(beside)))
-        return watch.taken()
 
-    return send
+def _acks(beside: int) -> tuple[Work, Work]:
+    @_plain
+    def ack(client: RmqClient, topic: Topic, number: int) -> Taken:
+        client.producer(topic).send_many(_messages(number))
+        with client.consumer(topic) as consumer:
+            return _beside(beside, lambda delivery: delivery.ack(), consumer.poll(number, 5.0))
+
+    @_awaited
+    async def ack_aio(client: aio.RmqClient, topic: Topic, number: int) -> Taken:
+        await (await client.producer(topic)).send_many(_messages(number))
+        async with await client.consumer(topic) as consumer:
+            return await _beside_aio(beside, lambda delivery: delivery.ack(), await consumer.poll(number, 5.0))
+
+    return ack, ack_aio
 
 
 WORK: dict[str, tuple[Work, Work]] = {
@@ -219,8 +244,11 @@ WORK: dict[str, tuple[Work, Work]] = {
     "listener, in batches": (_listener(batch=BATCH), _listener_aio(batch=BATCH)),
     "listener, one by one": (_listener(), _listener_aio()),
     f"listener, {TASKS} beside each other": (_listener(threads=TASKS), _listener_aio(concurrency=TASKS)),
-    "send, one after the other": (_singles(1), _singles_aio(1)),
-    f"send, {TASKS} beside each other": (_singles(TASKS), _singles_aio(TASKS)),
+    "send, one after the other": _sends(1),
+    "send, 8 beside each other": _sends(8),
+    f"send, {TASKS} beside each other": _sends(TASKS),
+    "ack, 8 beside each other": _acks(8),
+    f"ack, {TASKS} beside each other": _acks(TASKS),
 }
 
 
