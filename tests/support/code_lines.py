@@ -43,8 +43,8 @@ CEILINGS = {
     "rmq/*.py": 810,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_750,
-    "benchmarks": 6_850,
+    "tests": 79_800,
+    "benchmarks": 6_870,
 }
 """Most lines of code of a package; one that is not listed may have none."""
 
