@@ -75,8 +75,8 @@ OWNERS = [Case(setup, 16, workers=2, batch=batch) for batch in (loads.BATCH, Non
 CASES = [*(case for part in PARTS.values() for case in part), *OWNERS]
 RATIOS = ("rate_per_s", "server_cpu_us", "client_cpu_us", "calls")
 SINGLE, SINGLE_PER_S = 10, 1_000
-"""Where each message is sent by itself: by what the number of messages is divided, and how many are sent a second. That
-is less than half of what one worker takes: with more, costs follow how far the workers lag behind."""
+"""Where each message is sent by itself: by what the number of messages is divided, and how many are sent a second. So
+few that the workers keep up: once they lag behind, a claim takes more messages, and costs follow by how far they do."""
 
 
 def measure(options: argparse.Namespace) -> Document:

@@ -20,6 +20,7 @@ MODULES = {
     "cost": "benchmarks.cost",
     "throughput": "benchmarks.throughput",
     "real": "benchmarks.real",
+    "owners": "benchmarks.real",
     "peers": "benchmarks.peers.comparison",
     "latency": "benchmarks.latency",
     "backlog": "benchmarks.backlog",
