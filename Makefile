@@ -149,8 +149,7 @@ simulation-planted: $(DEV)  ## Count the simulated histories until each planted 
 bench: $(BENCH)  ## Measure speed and render docs/records/benchmarks.md; BENCH_FLAGS=--quick for a first look
 	$(call record,bench) $(BIN)/python -m benchmarks.suite $(BENCH_FLAGS)
 
-bench-peers: $(BENCH)  ## Measure RMQ beside other queues, each in an environment of its own (.venv-peers)
-	$(BIN)/python -m benchmarks.peers.run
+bench-peers: $(BENCH)  ## Measure RMQ beside other queues, in Python, Node, Go and Java where those are installed (.venv-peers)
 	$(call record,bench-peers) $(BIN)/python -m benchmarks.peers $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.report
 

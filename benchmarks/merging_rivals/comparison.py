@@ -7,7 +7,6 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from benchmarks.merging_rivals import running, systems
@@ -34,19 +33,19 @@ def measure(options: argparse.Namespace) -> Document:
     number, keys = (400, 40) if options.quick else (2_000, 200)
     planned = works.works(number, keys)
     wanted = [each for each in planned if not options.work or each.name in options.work]
-    folders: dict[str, Path] = {}
+    chosen: list[System] = []
     absent: dict[str, str] = {}
     for system in systems.SYSTEMS:
         if options.only and system.name not in options.only:
             continue
         try:
-            folders[system.name] = systems.install(system)
+            system.environment.install()
+            chosen.append(system)
         except NotInstalledError as error:
             absent[system.label] = str(error)
             say(f"{system.name} does not install: {error}")
-    chosen = [system for system in systems.SYSTEMS if system.name in folders]
     with ThreadPoolExecutor(options.at_once) as pool:
-        each = functools.partial(_one, folders=folders, wanted=wanted, repeats=options.repeats)
+        each = functools.partial(_one, wanted=wanted, repeats=options.repeats)
         rows = _with_earlier(options, list(pool.map(each, chosen)))
     return {
         "shown": "Least and most",
@@ -76,12 +75,11 @@ def _with_earlier(options: argparse.Namespace, rows: Sequence[Row]) -> list[Row]
     return [found[name] for name in systems.NAMES if name in found]
 
 
-def _one(system: System, folders: dict[str, Path], wanted: Sequence[Work], repeats: int) -> Row:
-    folder = folders[system.name]
+def _one(system: System, wanted: Sequence[Work], repeats: int) -> Row:
     row: Row = {
         "system": system.name,
         "name": system.label,
-        "version": systems.version(system, folder),
+        "version": system.environment.version(2),
         "how": system.how,
         "works": {each.name: [] for each in wanted},
         "failed": {},
@@ -89,7 +87,7 @@ def _one(system: System, folders: dict[str, Path], wanted: Sequence[Work], repea
     for repeat in range(repeats):
         for work in wanted:
             try:
-                figures = running.run(system, folder, work)
+                figures = running.run(system, work)
             except (RuntimeError, OSError) as error:
                 row["failed"][work.name] = str(error)
                 say(f"{system.name}, {work.name} failed: {error}")

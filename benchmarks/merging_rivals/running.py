@@ -22,7 +22,7 @@ import redis
 from benchmarks.merging_rivals import work as works
 from benchmarks.merging_rivals.judging import Sent, judge
 from benchmarks.merging_rivals.programs.rival import Case
-from benchmarks.merging_rivals.systems import System, command, environment
+from benchmarks.merging_rivals.systems import System
 from benchmarks.merging_rivals.work import Send, Work
 from benchmarks.support.environments import end_group, last_line
 from benchmarks.support.servers import standalone
@@ -41,13 +41,13 @@ STEP_S = 0.005
 class Process:
     """A rival's program, in a process group of its own, its errors in a file."""
 
-    def __init__(self, system: System, folder: Path, case: Case, verb: str, place: Path) -> None:
+    def __init__(self, system: System, case: Case, verb: str, place: Path) -> None:
         self._errors = place / f"{verb}.errors"
         pipe = subprocess.PIPE if verb == "send" else subprocess.DEVNULL
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
-                [*command(system, folder), verb],
-                env={**environment(folder), "RIVAL": json.dumps(asdict(case))},
+                [*system.environment.command(), verb],
+                env={**system.environment.variables(), "RIVAL": json.dumps(asdict(case))},
                 stdin=pipe,
                 stdout=pipe,
                 stderr=errors,
@@ -115,10 +115,10 @@ class Ledger:
 class Rig:
     """One work with one system."""
 
-    def __init__(self, system: System, folder: Path, work: Work, case: Case, place: Path) -> None:
+    def __init__(self, system: System, work: Work, case: Case, place: Path) -> None:
         self._work = work
         self._system = system
-        self._start = lambda verb: Process(system, folder, case, verb, place)
+        self._start = lambda verb: Process(system, case, verb, place)
         self._ledger = Ledger(Path(case.ledger))
         self._worker = self._start("work")
         self._sender = self._start("send")
@@ -219,7 +219,7 @@ class Rig:
         return self._answered.get(each, "no answer")
 
 
-def run(system: System, folder: Path, work: Work) -> dict[str, Any]:
+def run(system: System, work: Work) -> dict[str, Any]:
     """Do a work with one system, on a Redis of its own; return its figures."""
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(standalone())
@@ -240,6 +240,6 @@ def run(system: System, folder: Path, work: Work) -> dict[str, Any]:
             retry_ms=works.RETRY_MS,
             concurrency=works.CONCURRENCY,
         )
-        rig = Rig(system, folder, work, case, place)
+        rig = Rig(system, work, case, place)
         stack.callback(rig.end)
         return rig.run()

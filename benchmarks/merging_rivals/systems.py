@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.support.environments import NotInstalledError, node_environment, python_environment, run, set_up
-from benchmarks.support.harness import ROOT
+from benchmarks.support.environments import Environment
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
-GO_FOLDER = "/usr/local/go/bin"
-"""Where Go's own installer puts it, which is not on every PATH."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +16,24 @@ class Program:
     """A queue with a way to merge.
 
     Attributes:
-        environment: Where it runs.
-        packages: What is installed there; versions of the first two are shown.
+        place: Name of the environment in which it runs.
+        packages: What is installed there; versions of the first two are shown. RMQ runs in our own environment.
         program: File in `programs/`.
         left: Redis commands whose sum is what is not done yet, in flight included.
         recovery_s: How long after a killed worker its work may come again.
     """
 
-    environment: str
+    place: str
     packages: tuple[str, ...]
     program: str
     left: tuple[tuple[str, ...], ...]
     recovery_s: float
+
+    @property
+    def environment(self) -> Environment:
+        """Where it runs."""
+        constraints = HERE / "constraints" / f"{self.place.removeprefix('rivals_')}.txt"
+        return Environment(self.place, PROGRAMS / self.program, self.packages, constraints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ class System(Program):
 CELERY_LEFT = (("LLEN", "celery"), ("HLEN", "unacked"))
 RMQ = Program(
     "rmq",
-    ("rmq",),
+    (),
     "rmq_rival.py",
     (("ZCARD", "rival_0"), ("ZCARD", "prepare{rival_0}"), ("ZCARD", "retry{rival_0}")),
     60,  # the lease of rmq_rival.py
@@ -73,7 +71,7 @@ BULLMQ = Program(
 ASYNQ = Program(
     "rivals_asynq",
     ("github.com/hibiken/asynq",),
-    "asynq",
+    "asynq/main.go",
     (
         ("SCARD", "asynq:{default}:groups"),
         ("ZCARD", "asynq:{default}:aggregation_sets"),
@@ -124,75 +122,7 @@ _WAYS = (
      "`Annotated[str, Debounce(...), ConcurrencyLimit(1)]`, `Retry`"),
 )  # fmt: skip
 SYSTEMS = tuple(
-    System(program.environment, program.packages, program.program, program.left, program.recovery_s, *way)
+    System(program.place, program.packages, program.program, program.left, program.recovery_s, *way)
     for program, *way in _WAYS
 )
 NAMES = tuple(system.name for system in SYSTEMS)
-
-
-def install(system: System) -> Path:
-    """Set the environment up, unless it is there; return its folder.
-
-    Raises:
-        NotInstalledError: It does not install here.
-    """
-    if system.name == "rmq":
-        return ROOT
-    if system.program.endswith(".mjs"):
-        return node_environment(system.environment, PROGRAMS / "package.json")
-    if system.program.endswith(".py"):
-        return python_environment(system.environment, system.packages, _constraints(system))
-    return _go_environment(system)
-
-
-def command(system: System, folder: Path) -> list[str]:
-    """Return how its program is started, without the verb."""
-    if system.program.endswith(".mjs"):
-        return ["node", str(PROGRAMS / system.program)]
-    if system.name == "rmq":
-        return [sys.executable, str(PROGRAMS / system.program)]
-    if system.program.endswith(".py"):
-        return [str(folder / "bin" / "python"), str(PROGRAMS / system.program)]
-    return [str(folder / "rival")]
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """Return its program's environment variables."""
-    ours = [str(ROOT)] if folder == ROOT else []
-    paths = os.pathsep.join([str(PROGRAMS), *ours])
-    return {**os.environ, "PYTHONPATH": paths, "RIVAL_NODE_MODULES": str(folder)}
-
-
-def version(system: System, folder: Path) -> str:
-    """Return the versions that are compared."""
-    if system.name == "rmq":
-        return "this"
-    if system.program.endswith(".mjs"):
-        found = json.loads((folder / "node_modules" / "bullmq" / "package.json").read_text("utf-8"))
-        return str(found["version"])
-    if system.program.endswith(".py"):
-        names = [package.partition("[")[0] for package in system.packages[:2]]
-        code = f"from importlib.metadata import version; print(*[version(each) for each in {names!r}], sep=', ')"
-        python = str(folder / "bin" / "python")
-        return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    lines = (folder / "go.mod").read_text("utf-8").split("\n")
-    return next(line.split()[-1].lstrip("v") for line in lines if system.packages[0] in line)
-
-
-def _constraints(system: System) -> Path:
-    return HERE / "constraints" / f"{system.environment.removeprefix('rivals_')}.txt"
-
-
-def _go_environment(system: System) -> Path:
-    sources = [PROGRAMS / system.program / name for name in ("go.mod", "main.go")]
-
-    def make(folder: Path) -> None:
-        go = shutil.which("go") or shutil.which("go", path=GO_FOLDER)
-        if go is None:
-            raise NotInstalledError("go is not installed")
-        for source in sources:
-            shutil.copy(source, folder)
-        # the sums of all modules are written there, and nowhere else
-        run([go, "build", "-mod=mod", "-o", "rival", "."], folder)
-
-    return set_up(system.environment, [source.read_text("utf-8") for source in sources], make)

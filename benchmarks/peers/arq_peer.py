@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from adapter import Peer, content, main
+from adapter import Peer, by_tasks, content, main
 
 PEER = Peer(
     "arq",
     ("arq", "hiredis"),
     (("ZCARD", "arq:queue"),),
+    {"tasks": "enqueue_job, 100 tasks"},
     {"100": "max_jobs 100, poll_delay 10 ms", "1000": "max_jobs 1,000, poll_delay 10 ms"},
-    "enqueue_job, 100 at a time on one event loop",
 )
 
 
@@ -25,14 +25,12 @@ async def _enqueue(url: str, number: int) -> None:
     from arq.connections import RedisSettings
 
     pool = await create_pool(RedisSettings.from_dsn(url))
-    for first in range(0, number, 100):
-        indices = range(first, min(first + 100, number))
-        await asyncio.gather(*[pool.enqueue_job("job", content(index)) for index in indices])
+    await by_tasks(number, lambda index: pool.enqueue_job("job", content(index)))
     await pool.aclose()
 
 
 def enqueue(url: str, number: int) -> None:
-    """Enqueue concurrently."""
+    """Enqueue from tasks."""
     asyncio.run(_enqueue(url, number))
 
 
@@ -52,4 +50,4 @@ def work(url: str, variant: str) -> None:
 
 
 if __name__ == "__main__":
-    main(enqueue, work)
+    main({"tasks": enqueue}, work)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
-from adapter import Peer, content, main
+from adapter import Peer, by_threads, content, main
 
 PEER = Peer(
     "Celery",
     ("celery[redis]", "hiredis"),
     (("LLEN", "peers"), ("HLEN", "unacked")),
+    {"threads": "apply_async, 8 threads, ignore_result"},
     {
         "prefork 2": "prefork, 2 processes, prefetch 128",
         "threads 8": "8 threads, prefetch 128",
         "solo": "solo pool, prefetch 128",
     },
-    "apply_async, one at a time (it has no batches), ignore_result",
 )
 
 
@@ -28,11 +29,7 @@ def _app(url: str):
         task_default_queue="peers",
         worker_prefetch_multiplier=64,
         worker_disable_rate_limits=True,
-        worker_send_task_events=False,
-        task_store_errors_even_if_ignored=False,
-        broker_pool_limit=10,
         broker_connection_retry_on_startup=True,
-        task_compression=None,
     )
 
     @app.task(name="job", ignore_result=True)
@@ -43,11 +40,15 @@ def _app(url: str):
 
 
 def enqueue(url: str, number: int) -> None:
-    """Enqueue one at a time over one connection."""
+    """Enqueue from threads, each over a connection of its own."""
     app, job = _app(url)
-    with app.producer_or_acquire() as producer:
-        for index in range(number):
-            job.apply_async((content(index),), producer=producer)
+
+    def send(indices: Iterable[int]) -> None:
+        with app.producer_or_acquire() as producer:
+            for index in indices:
+                job.apply_async((content(index),), producer=producer)
+
+    by_threads(number, send)
 
 
 def work(url: str, variant: str) -> None:
@@ -60,4 +61,4 @@ def work(url: str, variant: str) -> None:
 
 
 if __name__ == "__main__":
-    main(enqueue, work)
+    main({"threads": enqueue}, work)

@@ -1,157 +1,125 @@
-"""Enqueue and process rates of every peer, in turns on one server; a peer that does not install is reported as such."""
+"""RMQ beside every peer, in turns on one server, in bulk and message by message: rates, and CPU on both sides."""
 
 from __future__ import annotations
 
 import argparse
-import statistics
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import asdict
 
 from benchmarks.peers import run
-from benchmarks.peers.adapter import Peer
+from benchmarks.peers.adapter import MANY, Peer
 from benchmarks.support import rendering
 from benchmarks.support.environments import NotInstalledError
 from benchmarks.support.harness import Benchmark, Document, Row, say
-from benchmarks.support.meters import rounded
+from benchmarks.support.samples import Sample, ratio, sample, summary
 from benchmarks.support.servers import Servers, standalone
 
-BROKERS = (*run.OURS, "streams")
-"""These get ten times as many messages: the others would take long, and these would be over too soon. They are no task
-queues: the best of the others in Python is what RMQ's rates are held against."""
-
-
-RATES = ("enqueue_per_s", "process_per_s")
+RATE = "rate_per_s"
+TABLES = (
+    ("In bulk", True, False),
+    ("Message by message", False, False),
+    ("Delayed queues, in bulk", True, True),
+    ("Delayed queues, one by one", False, True),
+)
 
 
 def measure(options: argparse.Namespace) -> Document:
-    """Enqueue and process with each peer and each of its settings; medians of interleaved repeats."""
-    number = options.number or (2_000 if options.quick else 20_000)
-    names = options.only or run.NAMES
+    """Enqueue and process with each peer in each of its ways."""
+    number = options.number or (500 if options.quick else 2_000)
     peers: dict[str, Peer] = {}
     absent: dict[str, str] = {}
-    for name in names:
+    for name in options.only or run.NAMES:
+        peer = run.load(name)
         try:
-            run.install(name)
-            peers[name] = run.load(name)
+            run.environment(name, peer).install()
+            peers[name] = peer
         except NotInstalledError as error:
-            absent[name] = str(error)
+            absent[peer.name] = str(error)
             say(f"peers: {name} does not install: {error}")
-    enqueued: dict[str, list[dict[str, float]]] = {}
-    processed: dict[tuple[str, str], list[float]] = {}
+    samples: list[Sample] = []
     failed: dict[str, str] = {}
     with standalone() as servers:
         for repeat in range(options.repeats):
-            for name, peer in peers.items():
-                for variant in peer.variants:
-                    say(f"peers: repeat {repeat + 1} of {options.repeats}, {peer.name}, {variant}")
-                    many = number * (10 if name in BROKERS else 1)
+            for name, peer in list(peers.items())[:: -1 if repeat % 2 else 1]:
+                for turn in range(max(len(peer.sends), len(peer.works))):
+                    say(f"peers: repeat {repeat + 1} of {options.repeats}, {peer.name}, {turn + 1}")
                     try:
-                        sent, rate = _one(servers, name, peer, variant, many)
+                        samples += _turn(servers, name, peer, turn, repeat, number * peer.times)
                     except (RuntimeError, OSError) as error:
-                        failed[f"{name}, {variant}"] = str(error)
-                        say(f"peers: {name}, {variant} failed: {error}")
-                        continue
-                    enqueued.setdefault(name, []).append(sent)
-                    processed.setdefault((name, variant), []).append(rate)
-    rows = [_row(name, peer, enqueued[name], processed) for name, peer in peers.items() if name in enqueued]
+                        failed[f"{peer.name}, {turn + 1}"] = str(error)
+                        say(f"peers: {name} failed: {error}")
     return {
         "redis": servers.version,
-        "settings": {"jobs": number, "jobs_rmq_and_streams": number * 10, "content_bytes": 20},
-        "rows": rows,
+        "settings": {"jobs": number, "content_bytes": 20, "due_s": run.DUE_S, "late_per_s": run.LATE_PER_S},
+        "peers": {
+            name: {**asdict(peer), "version": run.environment(name, peer).version()} for name, peer in peers.items()
+        },
+        "samples": samples,
         "not_installed": absent,
         "failed": failed,
-        "against_best_task_queue": _against_best(rows),
     }
 
 
-def _one(servers: Servers, name: str, peer: Peer, variant: str, number: int) -> tuple[dict[str, float], float]:
+def _turn(servers: Servers, name: str, peer: Peer, turn: int, repeat: int, number: int) -> Iterable[Sample]:
+    """Enqueue in one way, then process with one setting; in the first turn see also how late elements come."""
+    way, setting = (list(each)[turn % len(each)] for each in (peer.sends, peer.works))
     servers.flush()
-    sent = run.enqueue(name, servers.url, number)
     with servers.connect() as client:
-        waiting = run.jobs_left(peer, client)
-        rate = run.drain(name, peer, client, servers.url, variant, waiting)
-    return {"rate_per_s": number / sent["took_s"], "client_cpu_us": sent["cpu_s"] * 1e6 / number}, rate
-
-
-def _row(name: str, peer: Peer, sent: list[dict[str, float]], processed: dict[tuple[str, str], list[float]]) -> Row:
-    rates = {
-        variant: rounded(statistics.median(processed[name, variant]))
-        for variant in peer.variants
-        if (name, variant) in processed
-    }
-    best = max(rates, key=lambda variant: rates[variant])
-    return {
-        "peer": name,
-        "name": peer.name,
-        "version": run.version(name, peer),
-        "enqueue_per_s": rounded(statistics.median(each["rate_per_s"] for each in sent)),
-        "enqueue_cpu_us": rounded(statistics.median(each["client_cpu_us"] for each in sent)),
-        "enqueue_how": peer.sends,
-        "process_per_s": rates[best],
-        "process_how": peer.variants[best],
-        "all_settings": {peer.variants[variant]: rate for variant, rate in rates.items()},
-    }
-
-
-def _against_best(rows: list[Row]) -> dict[str, dict[str, float]]:
-    """Return for each way to use RMQ how many times the best Python task queue's rates it reaches."""
-    queues = [row for row in rows if row["peer"] not in BROKERS and not row["peer"].endswith("_node")]
-    if not queues:
-        return {}
-    best = {key: max(row[key] for row in queues) for key in RATES}
-    return {
-        row["name"]: {key: rounded(row[key] / rate) for key, rate in best.items()}
-        for row in rows
-        if row["peer"] in run.OURS
-    }
+        yield sample(f"{name} sends {way}", repeat, run.enqueue(name, peer, client, servers.url, way, number))
+        yield sample(f"{name} works {setting}", repeat, run.drain(name, peer, client, servers.url, setting))
+    if peer.delayed and not turn:
+        servers.flush()
+        yield sample(f"{name} late", repeat, run.late(name, peer, servers.url))
 
 
 def tables(document: Document) -> str:
-    """Render both rates and the settings."""
-    rows = sorted(document["rows"], key=lambda row: -row["process_per_s"])
-    ours = next((row for row in rows if row["peer"] == "rmq"), None)
-    text = rendering.listed(
-        [{**row, "of": {key: ours[key] / row[key] if ours else None for key in RATES}} for row in rows],
-        ("", "{name} {version}"),
-        ("enqueued, 1/s", "{enqueue_per_s:,.0f}"),
-        ("RMQ against it", "{of[enqueue_per_s]:×}"),
-        ("processed, 1/s", "{process_per_s:,.0f}"),
-        ("RMQ against it", "{of[process_per_s]:×}"),
-        ("settings", "{enqueue_how}; {process_how}"),
-    )
-    for name, found in document["against_best_task_queue"].items():
-        text += (
-            f"\n\n{name} against the best Python task queue in each direction: enqueue {found['enqueue_per_s']:.1f} ×, "
-            f"process {found['process_per_s']:.1f} ×."
-        )
+    """Render a table for each way of use, and two for delayed queues."""
+    jobs = document["settings"]["jobs"]
+    times = [peer["times"] for peer in document["peers"].values()]
+    text = f"{jobs:,} jobs, for the quick queues up to {jobs * max(times):,}; Redis {document['redis']}."
+    for title, bulk, delayed in TABLES:
+        text += f"\n\n**{title}**\n\n{_table(document, bulk=bulk, delayed=delayed)}"
     for title, problems in (("Not installed", document["not_installed"]), ("Failed", document["failed"])):
         if problems:
             text += f"\n\n{title}: " + "; ".join(f"{name} ({reason})" for name, reason in problems.items()) + "."
-    settings = document["settings"]
-    return (
-        f"No-op handlers, {settings['jobs']:,} jobs ({settings['jobs_rmq_and_streams']:,} for RMQ and Streams), Redis "
-        f"{document['redis']}; enqueued by one process, then processed. Of several worker settings the quickest is "
-        f"shown. Starting up is not counted.\n\n{text}"
-    )
+    return text
 
 
-def plot(document: Document, path: Path) -> None:
-    """Draw both rates on a log scale."""
-    rows = sorted(document["rows"], key=lambda row: row["process_per_s"])
-    made, axes = rendering.figure(2, "No-op jobs on the same Redis", height=0.8 + 0.38 * len(rows))
-    for axis, key, label in zip(axes, RATES, ("enqueued", "processed"), strict=True):
-        colours = [rendering.COLOURS[1 if row["peer"] in run.OURS else 0] for row in rows]
-        drawn = axis.barh([row["name"] for row in rows], [row[key] for row in rows], color=colours)
-        axis.bar_label(drawn, labels=[f"{row[key]:,.0f}" for row in rows], fontsize=7, padding=2)
-        axis.set(xscale="log", xlabel=f"{label} per second, log scale")
-        axis.grid(axis="y", visible=False)
-        axis.tick_params(axis="y", labelsize=8)
-        axis.margins(x=0.2)
-    rendering.save(made, path)
+def _table(document: Document, *, bulk: bool, delayed: bool) -> str:
+    found = summary(document["samples"])
+    rows: list[Row] = []
+    for name, peer in document["peers"].items():
+        works = [key for key in peer["works"] if (bulk or key not in MANY) and f"{name} works {key}" in found]
+        ways = [key for key in peer["sends"] if (key in MANY) == bulk and f"{name} sends {key}" in found]
+        if peer["delayed"] != delayed or not works:
+            continue
+        for way in ways or (["none"] if bulk and "batch" in works else []):
+            like = [key for key in works if (key == "columns") == (way == "columns")]
+            work = max(like, key=lambda key: found[f"{name} works {key}"][RATE])
+            row = {"sent": f"{name} sends {way}", "done": f"{name} works {work}", "late": found.get(f"{name} late")}
+            rows.append({**peer, **row, "how": f"{peer['sends'].get(way, '–')}; {peer['works'][work]}"})
+    columns: list[rendering.Column] = [("", "{name} {version}")]
+    for side, head in (("sent", "enqueued"), ("done", "processed")):
+        ours = [row for row in rows if row["name"].startswith("RMQ") and "columns" not in row["how"]]
+        best = max((row[side] for row in ours), key=lambda case: found[case][RATE], default="")
+        for row in rows:
+            nothing = {RATE: None, "client_us": None, "server_us": None}
+            row[side] = found.get(row[side], nothing) | {"of": ratio(document["samples"], row[side], best, "cpu_us")}
+        columns += [
+            (f"{head}, 1/s", f"{{{side}[{RATE}]:,.0f}}"),
+            ("CPU: client", f"{{{side}[client_us]:,.1f}}"),
+            ("Redis", f"{{{side}[server_us]:,.1f}}"),
+            ("÷ RMQ's", f"{{{side}[of]:×}}"),
+        ]
+    if delayed and not bulk:
+        columns += [(f"late, {key}, ms", f"{{late[{key}]:,.1f}}") for key in ("p50", "p99")]
+    rows.sort(key=lambda row: -(row["sent"][RATE] or 0))
+    return rendering.listed(rows, *columns, ("settings", "{how}"))
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="jobs (20,000; quick: 2,000); ten times as many for RMQ and Streams")
+    parser.add_argument("--number", type=int, help="jobs (2,000; quick: 500); more for queues that are quick")
     parser.add_argument("--only", nargs="+", choices=run.NAMES, help="only these peers")
 
 
-BENCHMARK = Benchmark("peers", measure, tables, plot, _arguments)
+BENCHMARK = Benchmark("peers", measure, tables, arguments=_arguments, repeats=3)

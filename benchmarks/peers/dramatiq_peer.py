@@ -6,14 +6,14 @@ import os
 import sys
 from pathlib import Path
 
-from adapter import Peer, content, main
+from adapter import Peer, by_threads, content, main
 
 PEER = Peer(
     "Dramatiq",
     ("dramatiq[redis]", "hiredis"),
     (("HLEN", "dramatiq:peers.msgs"),),
+    {"threads": "send, 8 threads"},
     {"2 x 8": "2 processes of 8 threads", "1 x 8": "1 process of 8 threads", "1 x 1": "1 process of 1 thread"},
-    "send, one at a time (it has no batches)",
 )
 
 
@@ -32,10 +32,9 @@ def _job(url: str):
 
 
 def enqueue(url: str, number: int) -> None:
-    """Send one at a time."""
+    """Send from threads."""
     job = _job(url)
-    for index in range(number):
-        job.send(content(index))
+    by_threads(number, lambda indices: [job.send(content(index)) for index in indices])
 
 
 def work(url: str, variant: str) -> None:
@@ -51,4 +50,4 @@ if "PEERS_URL" in os.environ:
     _job(os.environ["PEERS_URL"])
 
 if __name__ == "__main__":
-    main(enqueue, work)
+    main({"threads": enqueue}, work)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from adapter import Peer, content, main
+from adapter import Peer, by_threads, content, main
 
 PEER = Peer(
     "Huey",
     ("huey", "redis", "hiredis"),
     (("LLEN", "huey.redis.peers"),),
+    {"threads": "enqueue, 8 threads, results off"},
     {"thread 1": "1 thread", "thread 8": "8 threads", "process 2": "2 processes"},
-    "enqueue, one at a time (it has no batches), results off",
 )
 
 
@@ -26,10 +26,9 @@ def _queue(url: str):
 
 
 def enqueue(url: str, number: int) -> None:
-    """Enqueue one at a time."""
+    """Enqueue from threads."""
     _, job = _queue(url)
-    for index in range(number):
-        job(content(index))
+    by_threads(number, lambda indices: [job(content(index)) for index in indices])
 
 
 def work(url: str, variant: str) -> None:
@@ -43,4 +42,4 @@ def work(url: str, variant: str) -> None:
 
 
 if __name__ == "__main__":
-    main(enqueue, work)
+    main({"threads": enqueue}, work)

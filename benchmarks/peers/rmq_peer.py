@@ -1,12 +1,13 @@
-"""RMQ itself, measured as the others are: message by message from an iterable, handlers that get objects."""
+"""RMQ itself, measured as the others are: objects in handlers; and columns, which no other queue has."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 from typing import Any
 
-from adapter import Peer, content, main
+from adapter import Peer, by_tasks, by_threads, content, main
 
 SLOTS = 8
 LEFT = tuple(("ZCARD", key) for slot in range(SLOTS) for key in (f"peers_{slot}", f"prepare{{peers_{slot}}}"))
@@ -14,8 +15,18 @@ PEER = Peer(
     "RMQ",
     (),
     LEFT,
-    {"batch": "listener(batch=500)", "single": "listener, one delivery a call"},
-    "send_many",
+    {
+        "bulk": "send_many",
+        "columns": "send_columns",
+        "threads": "send, 8 threads",
+        "tasks": "send, 100 tasks of asyncio",
+    },
+    {
+        "batch": "listener(batch=500)",
+        "columns": "listener(batch=500, columns=True)",
+        "single": "listener, one delivery a call",
+    },
+    times=50,
 )
 
 
@@ -46,10 +57,33 @@ def enqueue(url: str, number: int) -> None:
     client_of(url).producer(jobs()).send_many(PriorityMessage(content(index), 1_000) for index in range(number))
 
 
-def run_listener(url: str, **settings: Any) -> None:
+def enqueue_columns(url: str, number: int) -> None:
+    """Send the jobs as a column."""
+    contents = [content(index) for index in range(number)]
+    client_of(url).producer(jobs()).send_columns(contents, priorities=1_000)
+
+
+def enqueue_singly(url: str, number: int) -> None:
+    """Send from threads."""
+    from rmq import PriorityMessage
+
+    producer = client_of(url).producer(jobs())
+    by_threads(number, lambda indices: [producer.send(PriorityMessage(content(index), 1_000)) for index in indices])
+
+
+async def enqueue_async(url: str, number: int) -> None:
+    """Send from tasks."""
+    from rmq import PriorityMessage, aio
+
+    async with aio.RmqClient(url) as client:
+        producer = await client.producer(jobs())
+        await by_tasks(number, lambda index: producer.send(PriorityMessage(content(index), 1_000)))
+
+
+def work(url: str, variant: str) -> None:
     """Run a listener whose handler does nothing, until SIGTERM."""
     client = client_of(url)
-    client.listener(jobs(), **settings)(lambda delivery: None)
+    client.listener(jobs(), batch=None if variant == "single" else 500, columns=variant == "columns")(lambda _: None)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     client.start()
@@ -57,10 +91,6 @@ def run_listener(url: str, **settings: Any) -> None:
     client.close()
 
 
-def work(url: str, variant: str) -> None:
-    """Listen until SIGTERM."""
-    run_listener(url, batch=500 if variant == "batch" else None)
-
-
 if __name__ == "__main__":
-    main(enqueue, work)
+    tasks = lambda url, number: asyncio.run(enqueue_async(url, number))  # noqa: E731
+    main({"bulk": enqueue, "columns": enqueue_columns, "threads": enqueue_singly, "tasks": tasks}, work)

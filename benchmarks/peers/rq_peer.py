@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from adapter import Peer, content, main
+from adapter import Peer, by_threads, content, main
 
 BATCH = 500
+OPTIONS = {"result_ttl": 0, "description": ""}
 PEER = Peer(
     "RQ",
     ("rq", "redis", "hiredis"),
     (("LLEN", "rq:queue:peers"),),
+    {"bulk": f"enqueue_many, {BATCH} at a time, result_ttl=0", "threads": "enqueue, 8 threads, result_ttl=0"},
     {"1 process": "one SimpleWorker", "2 processes": "two SimpleWorkers"},
-    f"enqueue_many, {BATCH} at a time, result_ttl=0",
 )
 
 
@@ -26,9 +27,19 @@ def enqueue(url: str, number: int) -> None:
     queue = Queue("peers", connection=Redis.from_url(url))
     for first in range(0, number, BATCH):
         indices = range(first, min(first + BATCH, number))
-        queue.enqueue_many(
-            [Queue.prepare_data("rq_peer.job", (content(index),), result_ttl=0, description="") for index in indices]
-        )
+        queue.enqueue_many([Queue.prepare_data("rq_peer.job", (content(index),), **OPTIONS) for index in indices])
+
+
+def enqueue_singly(url: str, number: int) -> None:
+    """Enqueue from threads."""
+    from redis import Redis
+    from rq import Queue
+
+    queue = Queue("peers", connection=Redis.from_url(url))
+    by_threads(
+        number,
+        lambda indices: [queue.enqueue("rq_peer.job", args=(content(index),), **OPTIONS) for index in indices],
+    )
 
 
 def work(url: str, variant: str) -> None:
@@ -45,4 +56,4 @@ def work(url: str, variant: str) -> None:
 
 
 if __name__ == "__main__":
-    main(enqueue, work)
+    main({"bulk": enqueue, "threads": enqueue_singly}, work)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from adapter import Peer, content, main
+from adapter import Peer, by_tasks, content, main
 
 PEER = Peer(
     "SAQ",
     ("saq[redis]", "hiredis", "typing_extensions"),
     (("ZCARD", "saq:peers:incomplete"),),
+    {"tasks": "enqueue, 100 tasks, ttl=-1"},
     {"10": "concurrency 10", "100": "concurrency 100"},
-    "enqueue, 100 at a time on one event loop, ttl=-1",
 )
 
 
@@ -25,15 +25,12 @@ async def _enqueue(url: str, number: int) -> None:
 
     queue = Queue.from_url(url, name="peers", max_concurrent_ops=100)
     await queue.connect()
-    for first in range(0, number, 100):
-        indices = range(first, min(first + 100, number))
-        jobs = [Job("job", kwargs={"text": content(index)}, ttl=-1) for index in indices]
-        await asyncio.gather(*[queue.enqueue(each) for each in jobs])
+    await by_tasks(number, lambda index: queue.enqueue(Job("job", kwargs={"text": content(index)}, ttl=-1)))
     await queue.disconnect()
 
 
 def enqueue(url: str, number: int) -> None:
-    """Enqueue concurrently."""
+    """Enqueue from tasks."""
     asyncio.run(_enqueue(url, number))
 
 
@@ -49,4 +46,4 @@ def work(url: str, variant: str) -> None:
 
 
 if __name__ == "__main__":
-    main(enqueue, work)
+    main({"tasks": enqueue}, work)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from adapter import Peer, content, main
+from adapter import Peer, by_threads, content, main
 
 BATCH = 500
 PEER = Peer(
     "Redis Streams (redis-py)",
     ("redis", "hiredis"),
     (("XLEN", "peers"),),
-    {"delete": f"COUNT {BATCH}, XACK and XDEL in batches"},
-    f"pipelines of {BATCH} XADD",
+    {"bulk": f"pipelines of {BATCH} XADD", "threads": "XADD, 8 threads"},
+    {"batch": f"COUNT {BATCH}, XACK and XDEL in batches", "single": "COUNT 1, XACK and XDEL of one in a pipeline"},
+    times=25,
 )
 
 
@@ -26,22 +27,30 @@ def enqueue(url: str, number: int) -> None:
             pipe.execute()
 
 
-def work(url: str, variant: str) -> None:
-    """Read, ack, and delete, so that memory does not grow for ever (and the backlog can be seen to shrink)."""
-    del variant
+def enqueue_singly(url: str, number: int) -> None:
+    """Add from threads."""
     import redis
 
+    with redis.Redis.from_url(url) as client:
+        by_threads(number, lambda indices: [client.xadd("peers", {"c": content(index)}) for index in indices])
+
+
+def work(url: str, variant: str) -> None:
+    """Read, ack, and delete, so that memory does not grow for ever (and the backlog can be seen to shrink)."""
+    import redis
+
+    count = BATCH if variant == "batch" else 1
     with redis.Redis.from_url(url) as client:
         try:
             client.xgroup_create("peers", "group", "0", mkstream=True)
         except redis.ResponseError:
             pass
         while True:
-            for _, entries in client.xreadgroup("group", "worker", {"peers": ">"}, count=BATCH, block=100) or ():
+            for _, entries in client.xreadgroup("group", "worker", {"peers": ">"}, count=count, block=100) or ():
                 names = [name for name, _ in entries]
-                client.xack("peers", "group", *names)
-                client.xdel("peers", *names)
+                with client.pipeline(transaction=False) as pipe:
+                    pipe.xack("peers", "group", *names).xdel("peers", *names).execute()
 
 
 if __name__ == "__main__":
-    main(enqueue, work)
+    main({"bulk": enqueue, "threads": enqueue_singly}, work)

@@ -8,64 +8,119 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.support.harness import ROOT
 
 ENVIRONMENTS = ROOT / ".venv-peers"
 INSTALL_LIMIT_S = 600
+GO_FOLDER = "/usr/local/go/bin"
+"""Where Go's own installer puts it, which is not on every PATH."""
 
 
 class NotInstalledError(Exception):
     """The packages are not there; the text says why."""
 
 
-def set_up(name: str, recipe: Iterable[str], make: Callable[[Path], None]) -> Path:
-    """Return an environment's folder; make it first unless it is there with the same recipe.
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a program of another package runs with: a virtual environment, node_modules, a built binary, or jars.
 
-    Raises:
-        NotInstalledError: It does not install here.
+    Attributes:
+        name: Its folder.
+        program: The program: Python (.py), Node (.mjs), Go (.go) or Java (.java).
+        packages: What is installed, the shown ones first; with none, a program of ours runs in our own environment.
+        constraints: The versions, for Python. The others have them in package.json, go.mod or pom.xml by the program.
     """
-    folder = ENVIRONMENTS / name
-    mark = folder / ".installed"
-    wanted = hashlib.sha256("\0".join(recipe).encode()).hexdigest()
-    if mark.exists() and mark.read_text("utf-8") == wanted:
-        return folder
-    ENVIRONMENTS.mkdir(exist_ok=True)
-    (ENVIRONMENTS / ".gitignore").write_text("*\n", "utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    make(folder)
-    mark.write_text(wanted, "utf-8")
-    return folder
+
+    name: str
+    program: Path
+    packages: tuple[str, ...]
+    constraints: Path
+
+    @property
+    def folder(self) -> Path:
+        """The folder that git does not keep."""
+        return ENVIRONMENTS / self.name
+
+    def install(self) -> None:
+        """Make it, unless it is there with the same recipe.
+
+        Raises:
+            NotInstalledError: It does not install here.
+        """
+        if not self.packages:
+            return
+        sources, commands = self._recipe()
+        mark = self.folder / ".installed"
+        recipe = [*self.packages, *(source.read_text("utf-8") for source in sources)]
+        wanted = hashlib.sha256("\0".join(recipe).encode()).hexdigest()
+        if mark.exists() and mark.read_text("utf-8") == wanted:
+            return
+        ENVIRONMENTS.mkdir(exist_ok=True)
+        (ENVIRONMENTS / ".gitignore").write_text("*\n", "utf-8")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
+        for source in sources:
+            shutil.copy(source, self.folder)
+        for tool, *arguments in commands:
+            run([_tool(tool), *arguments], self.folder)
+        mark.write_text(wanted, "utf-8")
+
+    def command(self) -> list[str]:
+        """Return how the program is started."""
+        python = self.folder / "bin" / "python" if self.packages else sys.executable
+        return {
+            ".py": [str(python), str(self.program)],
+            ".mjs": ["node", str(self.program)],
+            ".go": [str(self.folder / "program")],
+            ".java": ["java", "-classpath", str(self.folder / "jars" / "*"), str(self.program)],
+        }[self.program.suffix]
+
+    def variables(self) -> dict[str, str]:
+        """Return the program's environment variables."""
+        paths = os.pathsep.join(map(str, [self.program.parent, *([] if self.packages else [ROOT])]))
+        return {**os.environ, "PYTHONPATH": paths, "NODE_PATH": str(self.folder / "node_modules")}
+
+    def version(self, shown: int = 1) -> str:
+        """Return the pinned versions of the first packages."""
+        if not self.packages:
+            return "this"
+        pins = self._recipe()[0][0].read_text("utf-8")
+        names = [re.escape(package.partition("[")[0]) for package in self.packages[:shown]]
+        found = [re.search(rf"(?<![\w-]){name}\W+v?(\d[\w.]*)", pins) for name in names]
+        return ", ".join(match[1] for match in found if match)
+
+    def _recipe(self) -> tuple[list[Path], list[list[str]]]:
+        """Return the files that decide what is installed, the one with versions first, and the commands."""
+        beside = self.program.parent
+        pip = ["bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        npm = ["npm", "install", "--omit=optional", "--no-package-lock", "--no-audit", "--no-fund"]
+        jars = ["dependency:copy-dependencies", "-DoutputDirectory=jars", "-DincludeScope=runtime"]
+        return {
+            ".py": (
+                [self.constraints],
+                [[sys.executable, "-m", "venv", "."], [*pip, "--constraint", self.constraints.name, *self.packages]],
+            ),
+            ".mjs": ([beside / "package.json"], [npm]),
+            # the sums of all modules are written in the folder, and nowhere else
+            ".go": ([beside / "go.mod", self.program], [["go", "build", "-mod=mod", "-o", "program", "."]]),
+            ".java": ([beside / "pom.xml"], [["mvn", "--quiet", "--batch-mode", *jars]]),
+        }[self.program.suffix]
 
 
-def python_environment(name: str, packages: Sequence[str], constraints: Path) -> Path:
-    """Return the folder of a virtual environment with these packages, in the versions of a file of constraints."""
-
-    def make(folder: Path) -> None:
-        run([sys.executable, "-m", "venv", str(folder)], ROOT)
-        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        run([*pip, "--constraint", str(constraints), *packages], ROOT)
-
-    return set_up(name, [*packages, constraints.read_text("utf-8")], make)
-
-
-def node_environment(name: str, package: Path) -> Path:
-    """Return the folder with a package.json and its `node_modules`."""
-
-    def make(folder: Path) -> None:
-        if not (shutil.which("node") and shutil.which("npm")):
-            raise NotInstalledError("node and npm are not installed")
-        shutil.copy(package, folder / "package.json")
-        run(["npm", "install", "--omit=optional", "--no-package-lock", "--no-audit", "--no-fund"], folder)
-
-    return set_up(name, [package.read_text("utf-8")], make)
+def _tool(name: str) -> str:
+    found = name if "/" in name else shutil.which(name) or shutil.which(name, path=GO_FOLDER)
+    if found is None:
+        raise NotInstalledError(f"{name} is not installed")
+    return found
 
 
 def run(command: Sequence[str], folder: Path) -> None:

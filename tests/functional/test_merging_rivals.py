@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from benchmarks.merging_rivals import running
-from benchmarks.merging_rivals.systems import SYSTEMS, install
+from benchmarks.merging_rivals.systems import SYSTEMS
 from benchmarks.merging_rivals.work import Work, works
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,7 @@ NOTHING = ("refused", "newest_missing", "ended_old", "overlaps", "left", "not_se
 @pytest.mark.parametrize("work", works(200, 20), ids=lambda work: work.name)
 def test_rmq_loses_nothing(work: Work) -> None:
     small = dataclasses.replace(work, sends=tuple(send for send in work.sends if send.key <= "key0009"))
-    found = running.run(RMQ, install(RMQ), small)
+    found = running.run(RMQ, small)
     print(found)
     assert {key: found[key] or 0 for key in NOTHING} == dict.fromkeys(NOTHING, 0)
     assert found["sent"] == len(small.sends)

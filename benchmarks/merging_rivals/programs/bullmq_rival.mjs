@@ -5,7 +5,7 @@ import readline from "node:readline";
 import { randomUUID } from "node:crypto";
 import { createRequire } from "node:module";
 
-const require = createRequire(path.join(process.env.RIVAL_NODE_MODULES, "index.js"));
+const require = createRequire(import.meta.url); // finds packages by NODE_PATH
 const { Queue, Worker } = require("bullmq");
 const asked = JSON.parse(process.env.RIVAL);
 const { hostname: host, port } = new URL(asked.url);
