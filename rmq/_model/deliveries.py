@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeAlias
 
 from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb, failed
-from rmq._model.records import BODIES, ITEMS, NOTHING, Record, read_record, unwrap
+from rmq._model.records import BODIES, ITEMS, NOTHING, Record, read_record, unwrap, value_in
 from rmq._model.replies import NO_OWNER, ClaimedRows, Owner
 from rmq._model.scores import ages_for, retries_left_of
 from rmq._model.times import Duration, duration_ms, moment_of, monotonic_s
@@ -397,27 +397,40 @@ def value_of(record: Record, body: bytes | None) -> Any:
 
 
 class MergedDelivery(Delivery[PayloadT]):
-    """A delivery of a topic with `merge=`; its `record` is the result of its sends."""
+    """A delivery of a topic with `merge=`; its `record` is the result of its sends.
 
-    __slots__ = ("_items", "_record")
+    What it takes from the record is read when it is first asked for: reading all of it costs as much as the delivery.
+    """
+
+    __slots__ = ("_record", "_stored", "items")
 
     def __init__(self, claim: Claim, row: int, content: bytes, body: bytes | None = None) -> None:
-        self.claim, self.row, self.content = claim, row, content
-        self._record = read_record(body) or NOTHING
-        self._items: tuple[bytes, ...] | None = None
-        self.body, self._sent_trace = body_of(self._record)
+        self.claim, self.row, self.content, self._stored = claim, row, content, body
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_record":
+            self._record = read_record(self._stored) or NOTHING
+        elif name == "items":
+            self.items = self._record.items  # pyright: ignore[reportAttributeAccessIssue, reportIncompatibleMethodOverride]
+        elif name in ("body", "_sent_trace"):
+            found = value_in(self._stored)
+            self.body, self._sent_trace = unwrap(found) if isinstance(found, bytes) else body_of(self._record)
+        else:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return getattr(self, name)
+
+    @property
+    def value(self) -> Any:
+        """The result of its sends: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items."""
+        found = value_in(self._stored)
+        if found is None:
+            return value_of(self._record, self.body)
+        return self.body if isinstance(found, bytes) else found
 
     @property
     def record(self) -> Record:
         """The result of its sends, as it is stored."""
         return self._record
-
-    @property
-    def items(self) -> tuple[bytes, ...]:
-        """The items of a `Collect`, or the parts of a join, in the order of sending; otherwise empty."""
-        if self._items is None:
-            self._items = self._record.items
-        return self._items
 
 
 class Claim:

@@ -181,6 +181,16 @@ def read_record(stored: bytes | None) -> Record | None:
     )
 
 
+def value_in(stored: bytes | None) -> int | float | bytes | None:
+    """Return the number, or the body that is there, of a stored record; `None` of other values: read the record."""
+    if stored is None or len(stored) < HEAD_BYTES or not stored.startswith(MARK):
+        return None
+    kind = stored[HEAD_BYTES - 1]
+    if kind in b"XIS":
+        return plain(*_WANTED.unpack_from(stored, HEAD_BYTES - 9))
+    return stored[HEAD_BYTES + 1 :] if kind in b"KRN" and len(stored) > HEAD_BYTES else None
+
+
 def new_record(kind: str, value: bytes, number: float = 0, count: int = 1) -> bytes:
     """Return a record as it is sent: without times, which the script adds."""
     return _HEAD.pack(MARK, count, 0, 0, number, kind.encode()) + value

@@ -24,7 +24,7 @@ CEILINGS = {
     "rmq/_claiming": 2_220,
     "rmq/_io": 610,
     "rmq/_listening": 2_390,
-    "rmq/_model": 4_170,
+    "rmq/_model": 4_185,
     "rmq/_ownership": 2_460,
     "rmq/_processes": 1_790,
     "rmq/_sending": 630,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmq import Delivery, Merge, Topic, TopicType, json_merge_patch
-from rmq._model.deliveries import MergedDelivery
+from rmq._model.deliveries import MergedDelivery, value_of
 from rmq._model.records import TRACE_MARK, Record, framed, wanting, wrap, write_record
 from rmq._model.replies import Claimed
 from tests.support.claims import claim_of
@@ -50,6 +50,17 @@ def test_how_many_sends_and_when() -> None:
     assert delivery.first_sent == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
     assert delivery.last_sent == datetime(1970, 1, 1, 0, 1, 1, 500_000, tzinfo=UTC)
     assert (delivery.content, delivery.slot, delivery.attempt) == (b"a", 0, 17)
+
+
+@pytest.mark.parametrize("value", [b"", b"=body", b"=" + wrap(b"body", TRACE), b"\x01\x00\x00\x00a"])
+@pytest.mark.parametrize("number", [7, 2.5, -(2.0**60), math.nan, math.inf])
+@pytest.mark.parametrize("kind", "KRNXISCUJ?")
+def test_a_value_that_is_read_alone_is_that_of_the_record(kind: str, number: float, value: bytes) -> None:
+    stored = write_record(Record(1, 1, 1, number, kind, value))
+    for each in (stored, stored[:36], b"x" + stored, None):
+        alone, whole = deliver(each), deliver(each)
+        assert repr(alone.value) == repr(value_of(whole.record, whole.body))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
+        assert (alone.trace, alone.body, alone.items) == (whole.trace, whole.body, whole.items)
 
 
 @pytest.mark.parametrize("kind", "KRN")
