@@ -41,6 +41,12 @@ def measure(options: argparse.Namespace) -> Document:
                 for who, life in found.items()
                 for what, figures in life.items()
             ]
+        for turn in range(options.repeats):
+            for cargo in loads.CARGOES[:: -1 if turn % 2 else 1]:
+                say(f"cost: repeat {turn + 1} of {options.repeats}, {cargo}")
+                merging = loads.topic(TopicType.RANGE_MERGE, SLOTS, cargo=cargo)
+                parts = lives.by_rmq(servers, merging, contents, LISTEN, cargo)
+                samples += [sample(f"{cargo}: {what}", turn, figures) for what, figures in parts.items()]
     settings = {"messages": number, "content_bytes": 20, "batch": loads.BATCH}
     return {"settings": settings, "samples": samples}
 
@@ -65,7 +71,12 @@ def summarize(document: Document) -> Document:
                     over = {key: ratio(samples, ours, beside, key) for key in ("server_us", "server_cpu_us")}
                     row[who] = {**found[beside], "over": over}
                 rows.append(row)
-    return {"rows": rows}
+    carried: list[Row] = []
+    for cargo, what in product(loads.CARGOES, (SEND, LISTEN, LIFE)):
+        case, beside = f"{cargo}: {what}", f"{loads.BODIES}: {what}"
+        over = {key: ratio(samples, case, beside, key) for key in ("server_cpu_us", "client_cpu_us")}
+        carried += [{"cargo": cargo, "what": what, **found[case], "over": over}] if case in found else []
+    return {"rows": rows, "carried": carried}
 
 
 def tables(document: Document) -> str:
@@ -85,13 +96,23 @@ def tables(document: Document) -> str:
         ("client CPU, µs", "{RMQ[client_cpu_us]:,.2f}"),
         ("RMQ, 1/s", "{RMQ[rate_per_s]:,.0f}"),
     )
+    carried = rendering.listed(
+        document.get("carried", ()),
+        ("RANGE_MERGE with", "{cargo}, {what}"),
+        ("server CPU, µs", "{server_cpu_us:,.2f}"),
+        ("of bodies", "{over[server_cpu_us]:×}"),
+        ("client CPU, µs", "{client_cpu_us:,.2f}"),
+        ("of bodies", "{over[client_cpu_us]:×}"),
+    )
     settings = document["settings"]
     return (
         f"{settings['messages']:,} messages of {settings['content_bytes']} bytes, batches of {settings['batch']}, "
         f"Redis {document['redis']}. `µs`: execution time by `INFO commandstats`; `CPU`: all of the server's CPU time, "
         "with reading, parsing and writing. The floor works on as many sets as there are slots; it has neither leases, "
         "retries, fencing, compare-and-set nor counts. It ran with `zset-max-listpack-entries 0`, as sends "
-        f"and claims of batches make no lists, and once more with 128, the default (`with lists`).\n\n{lines}"
+        f"and claims of batches make no lists, and once more with 128, the default (`with lists`).\n\n{lines}\n\n"
+        f"What messages carry, {SLOTS} slots: `bodies` of 36 bytes; the same as a payload class (`typed`); a topic "
+        f"with `merge=`, all of whose contents are distinct. The listener's handler reads it.\n\n{carried}"
     )
 
 

@@ -1,191 +1,140 @@
-"""What a message and an idle worker cost as workers, nodes and slots are added."""
+"""What a message costs as nodes, workers, producers and slots are added, and what that makes of more cores."""
 
 from __future__ import annotations
 
 import argparse
-import threading
-import time
 from functools import partial
-from typing import Any
+from itertools import product
 
 from benchmarks.support import loads, rendering
-from benchmarks.support.children import Child, Line
-from benchmarks.support.harness import Benchmark, Document
-from benchmarks.support.meters import CLIENT_SIDE, Figures, Meter, cpu_s
+from benchmarks.support.flow import SLOTS, flow
+from benchmarks.support.harness import Benchmark, Document, Row
+from benchmarks.support.meters import Figures, rounded
 from benchmarks.support.samples import in_turns, summary
-from benchmarks.support.servers import Servers, some, standalone
-from rmq import RmqClient, Topic, TopicType
+from benchmarks.support.servers import some
 
-VARIED = {"workers": (1, 2, 4), "nodes": (1, 3), "slots": (1, 8, 64, 512, 4_096)}
-IDLE_SLOTS = (1, 64, 1_024, 4_096)
-WORKER_SLOTS = 64
-LIMIT_S = 900.0
+NODES, WORKERS, PRODUCERS = (1, 3), (1, 2, 4), (1, 2, 4)
+KINDS = ("priority", "priority in columns")
+MANY_SLOTS = (1, 64, 512, 4_096)
+CORES = (2, 4, 8, 16)
+
+Case = tuple[str, int, int, int, int]
+"""Kind, nodes, producers, workers, slots."""
+
+
+def cases() -> list[Case]:
+    """Return all of nodes x producers x workers for objects, the ends of it for columns, and more slots."""
+    grid = [(KINDS[0], *counts, SLOTS) for counts in product(NODES, PRODUCERS, WORKERS)]
+    columns = [(KINDS[1], nodes, count, count, SLOTS) for nodes in NODES for count in (1, 4)]
+    return [*grid, *columns, *((KINDS[0], 1, 1, 1, slots) for slots in MANY_SLOTS)]
 
 
 def measure(options: argparse.Namespace) -> Document:
-    """Vary one thing at a time: worker processes, Redis nodes, slots; then watch an idle worker."""
+    """Let producers send while workers consume, with each number of nodes."""
     number = options.number or (50_000 if options.quick else 100_000)
-    idle_s = 2.0 if options.quick else 5.0
 
-    def vary(what: str, count: int) -> Figures:
-        case = {"workers": 1, "nodes": 1, "slots": WORKER_SLOTS} | {what: count}
-        with some(case["nodes"]) as servers:
-            return fill_and_drain(servers, case["workers"], case["slots"], number)
+    def run(kind: str, nodes: int, producers: int, workers: int, slots: int) -> Figures:
+        with some(nodes) as servers:
+            return flow(servers, kind, number, senders=producers, workers=workers, slots=slots)
 
-    def idle(slots: int) -> Figures:
-        with standalone() as servers:
-            return idling(servers, slots, idle_s)
-
-    cases = {f"{count} {what}": partial(vary, what, count) for what, counts in VARIED.items() for count in counts}
-    varied = summary(in_turns("scaling", options.repeats, cases))
-    idlers = {f"{slots}": partial(idle, slots) for slots in IDLE_SLOTS}
-    idling_rows = summary(in_turns("scaling, idle slots", min(options.repeats, 3), idlers))
-    settings = {"messages": number, "slots": WORKER_SLOTS, "idle_s": idle_s, "batch": loads.BATCH, "type": "PRIORITY"}
+    named = {f"{case}": case for case in cases()}
+    found = summary(in_turns("scaling", options.repeats, {name: partial(run, *case) for name, case in named.items()}))
+    names = ("kind", "nodes", "producers", "workers", "slots")
+    rows = [{**dict(zip(names, named[name], strict=True)), **row} for name, row in found.items()]
+    settings = {"messages": number, "batch": loads.BATCH, "type": "PRIORITY"}
     return {
         "settings": settings,
-        "rows": [
-            {"varied": case.partition(" ")[2], "count": int(case.partition(" ")[0]), **row}
-            for case, row in varied.items()
-        ],
-        "idle": [{"slots": int(slots), **row} for slots, row in idling_rows.items()],
+        "rows": rows,
+        "model": [model(row, cores) for row in rows if _modelled(row) for cores in CORES],
     }
 
 
-def fill_and_drain(servers: Servers, workers: int, slots: int, number: int) -> dict[str, float]:
-    """Fill a backlog, then let so many worker processes empty it."""
-    topic = Topic("bench-scaling", TopicType.PRIORITY, slots=slots)
-    with RmqClient(servers.url) as client:
-        messages = loads.priority_messages(loads.contents(number), loads.priorities(number))
-        with Meter(servers) as filling:
-            client.producer(topic).send_many(messages)
-        children = [Child(_work, servers.url, slots) for _ in range(workers)]
-        for child in children:
-            child.wait_ready()
-        with Meter(servers) as draining:
-            for child in children:
-                child.go()
-            done = 0
-            deadline = time.monotonic() + LIMIT_S
-            while done < number and time.monotonic() < deadline:
-                time.sleep(0.01)
-                for child in children:
-                    done += sum(child.news())
-        for child in children:
-            child.go()
-        cpu_used_s = sum(child.result(60.0) for child in children)
+def _modelled(row: Row) -> bool:
+    """Return whether the costs of a row go into the model: the least processes, and those that share the work."""
+    return row["slots"] == SLOTS and row["producers"] == row["workers"] and row["workers"] in (1, 4)
+
+
+def model(row: Row, cores: int) -> Row:
+    """Return how many messages a second so many cores take, and what they wait for: Redis, or the clients.
+
+    Each node takes a core to itself at most, producers and workers share the others.
+    """
+    server_us, client_us = row["server_cpu_us"], row["sender_cpu_us"] + row["consumer_cpu_us"]
+    clients = cores - min(row["nodes"], cores - 1)
+    by_server, by_clients = ((cores - clients) / server_us * 1e6, clients / client_us * 1e6)
     return {
-        "send_server_us": filling.cost.executing_us("evalsha") / number,
-        "send_server_cpu_us": filling.cost.server_cpu_s * 1e6 / number,
-        "send_client_cpu_us": filling.cost.client_cpu_s * 1e6 / number,
-        "send_rate_per_s": number / filling.cost.elapsed_s,
-        "work_server_us": draining.cost.executing_us("evalsha") / number,
-        "work_server_cpu_us": draining.cost.server_cpu_s * 1e6 / number,
-        "work_client_cpu_us": cpu_used_s * 1e6 / number,
-        "work_rate_per_s": number / draining.cost.elapsed_s,
-        "work_calls_per_1000": draining.cost.calls.get("evalsha", 0) * 1000 / number,
+        "kind": row["kind"],
+        "nodes": row["nodes"],
+        "processes": row["producers"] + row["workers"],
+        "cores": cores,
+        "rate_per_s": rounded(min(by_server, by_clients)),
+        "waits_for": "Redis" if by_server < by_clients else "clients",
+        "enough_cores": rounded(row["nodes"] * (1 + client_us / server_us)),
     }
-
-
-def _work(line: Line, url: str, slots: int) -> float:
-    fresh = 0
-    lock = threading.Lock()
-
-    def handle(deliveries: list[Any]) -> None:
-        nonlocal fresh
-        with lock:
-            fresh += len(deliveries)
-
-    with RmqClient(url) as client:
-        client.listener(Topic("bench-scaling", TopicType.PRIORITY, slots=slots), batch=loads.BATCH)(handle)
-        line.ready()
-        cpu_before_s = cpu_s()
-        client.start()
-        while not line.told():
-            time.sleep(0.02)
-            with lock:
-                number, fresh = fresh, 0
-            if number:
-                line.report(number)
-        used_s = cpu_s() - cpu_before_s
-        client.stop()
-    return used_s
-
-
-def idling(servers: Servers, slots: int, seconds: float) -> dict[str, float]:
-    """Watch a listener with nothing to do."""
-    servers.flush()
-    child = Child(_idle, servers.url, slots)
-    child.wait_ready()
-    with Meter(servers) as meter:
-        child.go()
-        time.sleep(seconds)
-        child.go()
-        worker_cpu_s = child.result(30.0)
-    calls = meter.cost.calls
-    return {
-        "calls_per_s": sum(number for name, number in calls.items() if name in CLIENT_SIDE) / seconds,
-        "commands_per_s": sum(calls.values()) / seconds,
-        "worker_cpu_share": worker_cpu_s / seconds,
-        "server_cpu_share": meter.cost.server_cpu_s / seconds,
-    }
-
-
-def _idle(line: Line, url: str, slots: int) -> float:
-    with RmqClient(url) as client:
-        client.listener(Topic("bench-idle", TopicType.FIXED_TIME, slots=slots))(print)
-        client.start()
-        time.sleep(2.0 + slots / 500)  # the first look at all slots is over
-        line.ready()
-        before_s = cpu_s()
-        line.hear()
-        return cpu_s() - before_s
 
 
 def tables(document: Document) -> str:
-    """Render cost and idling."""
+    """Render costs, and the model."""
     settings = document["settings"]
     lines = rendering.listed(
         document["rows"],
-        ("varied", "{count:,} {varied}"),
-        ("send, µs", "{send_server_us:,.2f}"),
-        ("server CPU, µs", "{send_server_cpu_us:,.2f}"),
-        ("client CPU, µs", "{send_client_cpu_us:,.2f}"),
-        ("claim + ack, µs", "{work_server_us:,.2f}"),
-        ("server CPU, µs", "{work_server_cpu_us:,.2f}"),
-        ("client CPU, µs", "{work_client_cpu_us:,.2f}"),
-        ("send, 1/s", "{send_rate_per_s:,.0f}"),
-        ("claim + ack, 1/s", "{work_rate_per_s:,.0f}"),
-        ("calls per 1,000", "{work_calls_per_1000:,.1f}"),
+        ("", "{kind}"),
+        ("Redis", "{nodes}"),
+        ("producers", "{producers}"),
+        ("workers", "{workers}"),
+        ("slots", "{slots:,}"),
+        ("producer CPU, µs", "{sender_cpu_us:,.2f}"),
+        ("worker CPU, µs", "{consumer_cpu_us:,.2f}"),
+        ("server CPU, µs", "{server_cpu_us:,.2f}"),
+        ("calls per 1,000", "{calls_per_1000:,.1f}"),
     )
-    idle = rendering.listed(
-        document["idle"],
-        ("slots of an idle worker", "{slots:,}"),
-        ("calls to Redis a second", "{calls_per_s:,.1f}"),
-        ("commands in scripts too", "{commands_per_s:,.0f}"),
-        ("worker's CPU", "{worker_cpu_share:.2%}"),
-        ("server CPU", "{server_cpu_share:.2%}"),
+    rates = {(row["kind"], row["nodes"], row["processes"], row["cores"]): row for row in document["model"]}
+    ends = rendering.listed(
+        [row for row in document["model"] if row["cores"] == CORES[-1]],
+        ("costs of", "{kind}, {processes} processes"),
+        ("Redis", "{nodes}"),
+        *(
+            (
+                f"{cores} cores, 1/s",
+                lambda row, cores=cores: _end(rates[row["kind"], row["nodes"], row["processes"], cores]),
+            )
+            for cores in CORES
+        ),
+        ("Redis is busy from", "{enough_cores:,.1f} cores"),
     )
     return (
-        f"{settings['messages']:,} {settings['type']} messages, batches of {settings['batch']}; where not varied: "
-        f"1 worker process, 1 Redis, {settings['slots']} slots.\n\n{lines}\n\n{idle}"
+        f"{settings['messages']:,} {settings['type']} messages, batches of {settings['batch']}, sent and consumed at "
+        f"the same time.\n\n{lines}\n\nWhat these costs make of more cores, a calculation: each Redis has a core, "
+        "producers and workers share the others, and the rate is what the busier of both sides takes. Cores that share "
+        f"caches, a network, and handlers that work are not in it.\n\n{ends}"
     )
+
+
+def _end(row: Row) -> str:
+    return f"{row['rate_per_s']:,.0f} ({row['waits_for']})"
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--number", type=int, help="messages (100,000; quick: 50,000)")
 
 
-CPU = {"send": "send_server_cpu_us", "claim + ack": "work_server_cpu_us"}
-RATE = {"claimed and acked": "work_rate_per_s"}
+COSTS = {"producer": "sender_cpu_us", "worker": "consumer_cpu_us", "server": "server_cpu_us"}
 PLOT = rendering.picture(
     "Scaling",
-    rendering.Panel("server CPU, µs per message", "{count:,} slots", CPU, where=lambda row: row["varied"] == "slots"),
     rendering.Panel(
-        "thousand messages per second", "{count} {varied}", RATE, where=lambda row: row["varied"] != "slots", each=1_000
+        "CPU, µs per message",
+        "{nodes} Redis\n{producers} + {workers}",
+        COSTS,
+        where=lambda row: row["kind"] == KINDS[0] and row["slots"] == SLOTS and row["producers"] == row["workers"],
     ),
-    rendering.Panel("idle worker: calls to Redis a second", "{slots:,}", {"calls": "calls_per_s"}, "idle"),
+    rendering.Panel(
+        "CPU, µs per message",
+        "{slots:,} slots",
+        COSTS,
+        where=lambda row: row["nodes"] * row["producers"] * row["workers"] == 1 and row["kind"] == KINDS[0],
+    ),
 )
-BENCHMARK = Benchmark("scaling", measure, tables, PLOT, _arguments)
+BENCHMARK = Benchmark("scaling", measure, tables, PLOT, _arguments, repeats=3)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from benchmarks.support import loads, native
@@ -50,24 +51,31 @@ def run(servers: Servers, life: native.Life, *, replies_each: int, lists: bool) 
     return sending.cost, claiming.cost
 
 
-def by_rmq(servers: Servers, topic: Topic, contents: Sequence[bytes], what: str = LISTEN) -> Figures:
+def by_rmq(
+    servers: Servers, topic: Topic, contents: Sequence[bytes], what: str = LISTEN, cargo: str = loads.PLAIN
+) -> Figures:
     """Run a load through RMQ: by a batch listener, whose acks ride on its claims, or by pull."""
-    costs = costs_of_rmq(servers, topic, contents, what)
+    costs = costs_of_rmq(servers, topic, contents, what, cargo)
     return _figures(len(contents), costs[0], what, costs[1], "evalsha")
 
 
-def costs_of_rmq(servers: Servers, topic: Topic, contents: Sequence[bytes], what: str = LISTEN) -> tuple[Cost, Cost]:
+def costs_of_rmq(
+    servers: Servers, topic: Topic, contents: Sequence[bytes], what: str = LISTEN, cargo: str = loads.PLAIN
+) -> tuple[Cost, Cost]:
     """Run a load through RMQ, and return what the sends cost and what claims and acks did."""
     servers.flush()
     with RmqClient(servers.url) as client:  # a new one: the flush dropped the topic that the last one registered
         producer = client.producer(topic)
         messages, due_s = _messages(topic.type, contents)
+        if cargo:
+            messages = loads.laden(topic, cargo, contents, MERGE_RANGE_MS)
         gc.collect()
         with Meter(servers) as sending:
             producer.send_many(messages)
         time.sleep(max(0.0, due_s() - time.time()))
         gc.collect()
-        return sending.cost, (_listen if what == LISTEN else _pull)(servers, client, topic, len(contents))
+        take = _pull if what == PULL else partial(_listen, cargo=cargo)
+        return sending.cost, take(servers, client, topic, len(contents))
 
 
 def native_life(topic_type: TopicType, contents: Sequence[bytes], slots: int) -> native.Life:
@@ -94,12 +102,13 @@ def warm_up(servers: Servers) -> None:
     servers.flush()
 
 
-def _listen(servers: Servers, client: RmqClient, topic: Topic, number: int) -> Cost:
-    finished = threading.Event()
+def _listen(servers: Servers, client: RmqClient, topic: Topic, number: int, cargo: str) -> Cost:
+    finished, read = threading.Event(), loads.reader(cargo)
     seen = 0
 
     def handle(deliveries: list[Any]) -> None:
         nonlocal seen
+        read(deliveries)
         seen += len(deliveries)
         if seen >= number:
             finished.set()

@@ -4,15 +4,39 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
-from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, Topic, TopicType
+from rmq import FixedTimeMessage, Merge, Newest, PriorityMessage, RangeMergeMessage, Sum, Topic, TopicType
 
 Message = PriorityMessage | RangeMergeMessage | FixedTimeMessage
 TYPES = (TopicType.RANGE_MERGE, TopicType.PRIORITY, TopicType.FIXED_TIME)
 BATCH = 500
 """Messages per native command, and handed to a batch handler: what RMQ's producer sends per call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The payload of a typed topic."""
+
+    customer: int
+    total: str
+
+
+PLAIN, BODIES, TYPED, SUM, NEWEST = "", "bodies", "typed", "Sum", "Newest"
+CARGOES = (BODIES, TYPED, SUM, NEWEST)
+"""What RANGE_MERGE messages carry: 36 bytes, the same as a payload, or what a topic with `merge=` combines."""
+_BODY = b'{"customer": 4711, "total": "12.50"}'
+_FIELDS: dict[str, dict[str, Any]] = {BODIES: {"body": _BODY}, SUM: {"body": 5}, NEWEST: {"body": _BODY, "version": 1}}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    TYPED: {"payload": Order},
+    SUM: {"merge": Merge(Sum())},
+    NEWEST: {"merge": Merge(Newest())},
+}
+_READ = {BODIES: "body", TYPED: "payload", SUM: "value", NEWEST: "value"}
 
 _PRIME = 100_000_007
 _FACTOR = 48_271
@@ -26,6 +50,11 @@ def contents(number: int, start: int = 0) -> list[bytes]:
 def stream(start: int, stop: int) -> Iterator[bytes]:
     """Yield the contents from `start` to `stop`, of a permutation of 100 million."""
     return (b"order:%014d" % (index * _FACTOR % _PRIME) for index in range(start, stop))
+
+
+def index_of(content: bytes) -> int:
+    """Return the place of a content in the stream."""
+    return int(content[6:]) * pow(_FACTOR, -1, _PRIME) % _PRIME
 
 
 def priorities(number: int) -> list[int]:
@@ -77,11 +106,20 @@ def soon_in_columns(topic_type: TopicType, number: int, priorities: Sequence[int
     return {"fixed_times": [int(time.time() * 1000) + delay_ms] * number}
 
 
-def topic(topic_type: TopicType, slots: int = 1, suffix: str = "") -> Topic:
+def laden(topic: Topic, cargo: str, contents: Iterable[bytes], time_range_ms: int) -> Iterator[Any]:
+    """Yield merge messages that carry something, made as a program would make them."""
+    if cargo == TYPED:
+        return (topic.message(each, Order(4711, "12.50"), time_range_ms=time_range_ms) for each in contents)
+    return (RangeMergeMessage(each, time_range_ms=time_range_ms, **_FIELDS[cargo]) for each in contents)
+
+
+def reader(cargo: str) -> Callable[[Iterable[Any]], object]:
+    """Return a function that reads what deliveries carry."""
+    read = attrgetter(_READ[cargo]) if cargo else None
+    return (lambda deliveries: None) if read is None else lambda deliveries: deque(map(read, deliveries), 0)
+
+
+def topic(topic_type: TopicType, slots: int = 1, suffix: str = "", cargo: str = PLAIN) -> Topic:
     """Return a benchmark's topic."""
-    return Topic(f"bench-{topic_type.value.lower().replace('_', '-')}{suffix}", topic_type, slots=slots)
-
-
-def batches(items: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
-    """Cut into batches."""
-    return (items[first : first + size] for first in range(0, len(items), size))
+    name = f"bench-{topic_type.value.lower().replace('_', '-')}{suffix}"
+    return Topic(name, topic_type, slots=slots, **_OPTIONS.get(cargo, {}))

@@ -69,27 +69,33 @@ class Meter:
 
     def __enter__(self) -> Meter:
         self._before = self._snapshot()
+        self._server_cpu_s = self._servers_cpu_s()  # last, and at the end first: it must not hold what INFO takes
         self._cpu_s, self._started_s = cpu_s(), time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
         elapsed_s, cpu_after_s = time.perf_counter() - self._started_s, cpu_s()
-        stats, server_cpu_s, memory = self._snapshot()
-        stats_before, server_cpu_before_s, memory_before = self._before
+        server_cpu_s = self._servers_cpu_s() - self._server_cpu_s
+        stats, memory = self._snapshot()
+        stats_before, memory_before = self._before
         calls = {name: values[0] - stats_before.get(name, (0, 0))[0] for name, values in stats.items()}
         usec = {name: values[1] - stats_before.get(name, (0, 0))[1] for name, values in stats.items()}
         self.cost = Cost(
             elapsed_s,
             cpu_after_s - self._cpu_s,
-            server_cpu_s - server_cpu_before_s,
+            server_cpu_s,
             {name: number for name, number in calls.items() if number},
             {name: number for name, number in usec.items() if number},
             memory - memory_before,
         )
 
-    def _snapshot(self) -> tuple[dict[str, tuple[int, int]], float, int]:
+    def _servers_cpu_s(self) -> float:
+        found = [client.info("cpu") for client in self._clients]
+        return float(sum(cpu["used_cpu_user"] + cpu["used_cpu_sys"] for cpu in found))
+
+    def _snapshot(self) -> tuple[dict[str, tuple[int, int]], int]:
         stats: dict[str, tuple[int, int]] = {}
-        cpu_used_s, memory = 0.0, 0
+        memory = 0
         for client in self._clients:
             for key, value in client.info("commandstats").items():
                 name = key.removeprefix("cmdstat_")
@@ -97,10 +103,8 @@ class Meter:
                     continue
                 calls, usec = stats.get(name, (0, 0))
                 stats[name] = (calls + value["calls"], usec + value["usec"])
-            cpu = client.info("cpu")
-            cpu_used_s += cpu["used_cpu_user"] + cpu["used_cpu_sys"]
             memory += client.info("memory")["used_memory"]
-        return stats, cpu_used_s, memory
+        return stats, memory
 
 
 def cpu_s() -> float:

@@ -7,7 +7,7 @@ lease, retry, fencing, compare-and-set or count in it: what is lost on the way i
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -30,22 +30,23 @@ class Pipe:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader: Any = hiredis.Reader()
 
-    def run(self, requests: Sequence[bytes], replies_each: int = 1) -> None:
-        """Send all requests, a few ahead of the replies; each is answered by `replies_each` replies."""
-        awaited = 0
+    def run(self, requests: Iterable[bytes], replies_each: int = 1) -> list[Any]:
+        """Send all requests, a few ahead of the replies; each is answered by `replies_each` of those returned."""
+        awaited, replies = 0, list[Any]()
         for request in requests:
             self._socket.sendall(request)
             awaited += 1
             if awaited == IN_FLIGHT:
-                self._read(replies_each)
+                self._read(replies_each, replies)
                 awaited -= 1
-        self._read(awaited * replies_each)
+        self._read(awaited * replies_each, replies)
+        return replies
 
     def close(self) -> None:
         """Hang up."""
         self._socket.close()
 
-    def _read(self, number: int) -> None:
+    def _read(self, number: int, replies: list[Any]) -> None:
         while number:
             reply = self._reader.gets()
             if reply is False:
@@ -53,6 +54,7 @@ class Pipe:
                 continue
             if isinstance(reply, Exception):
                 raise reply
+            replies.append(reply)
             number -= 1
 
 

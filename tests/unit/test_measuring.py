@@ -12,8 +12,8 @@ from typing import Any
 import hiredis
 import pytest
 
-from benchmarks import report, suite, throughput
-from benchmarks.support import harness, native, rendering
+from benchmarks import report, scaling, suite, throughput
+from benchmarks.support import flow, harness, loads, native, rendering
 from benchmarks.support.samples import in_turns, joined, ratio, sample, summary
 
 
@@ -128,16 +128,39 @@ def test_what_the_suite_measures_is_on_a_page() -> None:
     assert shown == report.MODULES.keys()
 
 
-def test_rates_at_the_same_time_are_those_between_the_first_delivery_and_the_last_send() -> None:
-    sent = [(0.0, 0), (1.0, 100), (2.0, 300), (4.0, 400)]
-    consumed = [(2.0, 50), (3.0, 150), (4.0, 250), (6.0, 400)]
-    assert throughput.at_the_same_time(sent, consumed) == {
-        "sent_meanwhile_per_s": 50.0,
-        "consumed_meanwhile_per_s": 100.0,
-        "meanwhile_share": 0.25,
-    }
-    after = [(at_s + 10, done) for at_s, done in consumed]
-    assert set(throughput.at_the_same_time(sent, after).values()) == {0.0}
+def test_a_backlog_grows_by_what_is_sent_and_not_consumed() -> None:
+    sent = [(float(second), 100 * second) for second in range(11)]
+    same, half = ([(at_s + 0.5, int(done * share)) for at_s, done in sent] for share in (1.0, 0.5))
+    steady, growing = flow.backlogs([sent], [same]), flow.backlogs([sent], [half])
+    assert (steady["backlog_end"], growing["backlog_end"]) == (100, 550)
+    assert abs(steady["growth_share"]) < 0.02
+    assert growing["growth_share"] == pytest.approx(0.5, abs=0.05)
+    twice = flow.backlogs([sent, sent], [half, half])
+    assert twice["growth_share"] == pytest.approx(growing["growth_share"])
+    assert twice["backlog_end"] == 1_100
+
+
+def test_the_highest_rate_is_found_by_halving() -> None:
+    tried: list[float] = []
+
+    def holds(rate: float) -> bool:
+        tried.append(rate)
+        return rate <= 70_000
+
+    assert 70_000 * (1 - throughput.CLOSE) <= throughput.highest(holds, 100_000) <= 70_000
+    assert len(tried) <= 7
+
+
+def test_contents_tell_their_places() -> None:
+    assert [loads.index_of(each) for each in loads.contents(5, 1_000_000)] == [*range(1_000_000, 1_000_005)]
+
+
+@pytest.mark.parametrize(("cores", "rate", "waits_for"), [(2, 250_000, "clients"), (16, 500_000, "Redis")])
+def test_more_cores_end_where_redis_or_the_clients_are_busy(cores: int, rate: float, waits_for: str) -> None:
+    row = {"kind": "priority", "nodes": 1, "producers": 1, "workers": 1}
+    costs = {"server_cpu_us": 2.0, "sender_cpu_us": 1.5, "consumer_cpu_us": 2.5}
+    found = scaling.model(row | costs, cores)
+    assert (found["rate_per_s"], found["waits_for"], found["enough_cores"]) == (rate, waits_for, 3.0)
 
 
 @pytest.mark.parametrize(("highest_first", "order"), [(False, b"cfebad"), (True, b"adebcf")])
