@@ -425,7 +425,7 @@ class MergedDelivery(Delivery[PayloadT]):
         found = value_in(self._stored)
         if found is None:
             return value_of(self._record, self.body)
-        return self.body if isinstance(found, bytes) else found
+        return unwrap(found)[0] if isinstance(found, bytes) else found
 
     @property
     def record(self) -> Record:
