@@ -19,9 +19,11 @@ from benchmarks.support.meters import Cost, Figures, Meter, cpu_s
 from benchmarks.support.samples import in_turns
 from benchmarks.support.servers import Servers, standalone
 from benchmarks.support.spark_work import SLOTS, batch_seconds, rows_by_tasks, spark_cpu_s, spark_session
-from rmq import RmqClient, TopicType
+from rmq import RmqClient, Topic, TopicType
 
 KIND = TopicType.PRIORITY
+CARGOES = (loads.BODIES, loads.SUM)
+"""What RANGE_MERGE messages carry beside plain ones of PRIORITY."""
 TINY = 1_000
 """A query of so few messages shows what the start of a query takes."""
 LIMIT_S = 600
@@ -32,12 +34,14 @@ def measure(options: argparse.Namespace) -> Document:
     number = options.number or (100_000 if options.quick else 600_000)
     batch = options.batch or number // 2
     with standalone() as servers, spark_session(2) as session:
-        _fill(servers, TINY)
-        drain(_source(session, servers, 2, batch))  # starts the Python workers
+        _fill(servers, loads.PLAIN, TINY)
+        drain(_source(session, servers, loads.PLAIN, 2, batch))  # starts the Python workers
         cases: dict[str, Callable[[], Figures]] = {}
         for tasks in (1, 2):
-            cases[f"listener; {tasks}"] = partial(_listen, servers, number, tasks)
-            cases[f"source; {tasks}"] = partial(_query, session, servers, number, tasks, batch)
+            for cargo in (loads.PLAIN, *(CARGOES if tasks == 1 else ())):
+                name = f", {cargo}" if cargo else ""
+                cases[f"listener{name}; {tasks}"] = partial(_listen, servers, cargo, number, tasks)
+                cases[f"source{name}; {tasks}"] = partial(_query, session, servers, cargo, number, tasks, batch)
             cases[f"from Python; {tasks}"] = partial(_nothing, session, number, tasks)
         samples = in_turns("spark_source", options.repeats, cases)
         spark_version = session.version
@@ -46,15 +50,20 @@ def measure(options: argparse.Namespace) -> Document:
     return {"spark": spark_version, "settings": settings | {"tiny": TINY}, "rows": rows}
 
 
-def _fill(servers: Servers, number: int) -> None:
+def _topic(cargo: str) -> Topic:
+    return loads.topic(TopicType.RANGE_MERGE if cargo else KIND, SLOTS, cargo=cargo)
+
+
+def _fill(servers: Servers, cargo: str, number: int) -> None:
     servers.flush()
+    topic, contents = _topic(cargo), loads.contents(number)
     with RmqClient(servers.url) as client:
-        messages = loads.soon(KIND, loads.contents(number), loads.priorities(10_000), 1)
-        client.producer(loads.topic(KIND, SLOTS)).send_many(messages)
+        plain = partial(loads.soon, KIND, contents, loads.priorities(10_000), 1)
+        client.producer(topic).send_many(loads.laden(topic, cargo, contents, 1) if cargo else plain())
 
 
-def _source(session: SparkSession, servers: Servers, tasks: int, batch: int) -> DataFrame:
-    options: dict[str, Any] = {"url": servers.url, "topic": loads.topic(KIND, SLOTS).name}
+def _source(session: SparkSession, servers: Servers, cargo: str, tasks: int, batch: int) -> DataFrame:
+    options: dict[str, Any] = {"url": servers.url, "topic": _topic(cargo).name}
     options |= {"maxMessagesPerTrigger": batch, "minPartitions": tasks, "maxPartitions": tasks}
     return session.readStream.format("rmq").options(**options).load()
 
@@ -68,18 +77,20 @@ def drain(stream: DataFrame) -> Any:
         return query
 
 
-def _query(session: SparkSession, servers: Servers, number: int, tasks: int, batch: int) -> dict[str, float]:
-    stream = _source(session, servers, tasks, batch)
-    _fill(servers, TINY)
+def _query(
+    session: SparkSession, servers: Servers, cargo: str, number: int, tasks: int, batch: int
+) -> dict[str, float]:
+    _fill(servers, cargo, TINY)
+    stream = _source(session, servers, cargo, tasks, batch)
     with Meter(servers) as start:
         tiny = drain(stream)
-    _fill(servers, number)
+    _fill(servers, cargo, number)
     before_s = spark_cpu_s(session)
     with Meter(servers) as meter:
         query = drain(stream)
     spark_s = spark_cpu_s(session) - before_s
     with RmqClient(servers.url) as client:
-        acked = client.inspect(loads.topic(KIND, SLOTS)).stats().total("acked")
+        acked = client.inspect(_topic(cargo)).stats().total("acked")
     if acked != number:
         raise RuntimeError(f"{acked} of {number} messages were acked")
     batches = batch_seconds(query)
@@ -111,17 +122,16 @@ def _nothing(session: SparkSession, number: int, tasks: int) -> dict[str, float]
     return {"rate_per_s": rate, "server_us": 0.0, "server_cpu_us": 0.0, "client_cpu_us": spark_s * 1e6 / number}
 
 
-def _listen(servers: Servers, number: int, processes: int) -> dict[str, float]:
-    _fill(servers, number)
-    children = [Child(_consume, servers.url) for _ in range(processes)]
+def _listen(servers: Servers, cargo: str, number: int, processes: int) -> dict[str, float]:
+    _fill(servers, cargo, number)
+    children = [Child(_consume, servers.url, cargo) for _ in range(processes)]
     for child in children:
         child.wait_ready()
     with Meter(servers) as meter:
         for child in children:
             child.go()
-        topic = loads.topic(KIND, SLOTS)
         with RmqClient(servers.url) as client:
-            inspection = client.inspect(topic)
+            inspection = client.inspect(_topic(cargo))
             deadline_s = time.monotonic() + LIMIT_S
             while inspection.stats().total("acked") < number and time.monotonic() < deadline_s:
                 time.sleep(0.02)
@@ -130,9 +140,14 @@ def _listen(servers: Servers, number: int, processes: int) -> dict[str, float]:
     return _row(meter.cost, number, sum(child.result(LIMIT_S) for child in children))
 
 
-def _consume(line: Line, url: str) -> float:
+def _consume(line: Line, url: str, cargo: str) -> float:
+    read = loads.reader(cargo)
+
+    def handle(deliveries: list[Any]) -> None:
+        read(deliveries)
+
     with RmqClient(url) as client:
-        client.listener(loads.topic(KIND, SLOTS), batch=loads.BATCH)(lambda deliveries: None)
+        client.listener(_topic(cargo), batch=loads.BATCH)(handle)
         ended = threading.Event()
         line.ready()
         before_s = cpu_s()
@@ -178,7 +193,8 @@ def tables(document: Document) -> str:
         f"`local[2]` and dropped (`noop`), acked; Redis {document['redis']}. The listener has batches of "
         f"{loads.BATCH} and as many processes as tasks. `messages/s` is without the start and the end of a "
         f"query, which one of {settings['tiny']:,} messages shows. `from Python`: Spark takes rows of the same "
-        "columns out of Python's memory. Client CPU is that of Spark with its Python processes, or of the "
+        "columns out of Python's memory. `bodies` and `Sum`: RANGE_MERGE messages that carry 36 bytes, or a "
+        "number with `merge=`. Client CPU is that of Spark with its Python processes, or of the "
         f"listeners.\n\n{lines}"
     )
 

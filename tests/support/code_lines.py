@@ -44,7 +44,7 @@ CEILINGS = {
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
     "tests": 79_800,
-    "benchmarks": 6_905,
+    "benchmarks": 6_920,
 }
 """Most lines of code of a package; one that is not listed may have none."""
 
