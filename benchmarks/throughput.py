@@ -21,7 +21,7 @@ from rmq import RmqClient, TopicType
 SINGLE = "one a call: "
 ZADD = SINGLE + "bare ZADD"
 HELD = ("priority", "priority in columns", STREAMS)
-LENGTHS_S = {False: (4.0, 60.0, 8.0), True: (2.0, 6.0, 3.0)}
+LENGTHS_S = {False: [4.0, 60.0, 8.0], True: [2.0, 6.0, 3.0]}
 """By whether it is a first look: how long a rate is tried, held, and exceeded."""
 CLOSE = 0.04
 """The search ends where the highest rate that held and the lowest one that did not are as close as this share."""
