@@ -55,14 +55,6 @@ PLANTS = (
         ("rmq._transport.combiner:Combiner.leave", "for each in (*served, *failed):", "for each in failed:"),
     ),
     _python(
-        "calls whose reply was lost count as carried out",
-        (
-            f"{SHARED}._exchange",
-            "Exchange.after_loss(each.call, self._scripts, node.address, str(error))",
-            "(0, [1, b''])",
-        ),
-    ),
-    _python(
         "replies of joined calls are given to the wrong callers",
         (f"{SHARED}._outcomes", "joining.replies(reply)", "joining.replies(reply)[::-1]"),
     ),
