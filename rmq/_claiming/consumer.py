@@ -264,7 +264,8 @@ class Consumer(Generic[PayloadT]):
             if len(calls) == 1:
                 results = [self._connections.run_shared(calls[0], cost)]
             elif calls:
-                results = self._connections.run_many(calls, self._patience_s)
+                connections, kind = self._connections, (self.topic.name, calls[0].script)
+                results = connections.runtime.limited(kind, lambda: connections.run_many(calls, self._patience_s))
         except RmqError as error:
             results = [error] * len(calls)
         for group, reply in zip(groups, results, strict=True):

@@ -132,12 +132,25 @@ class Runtime(Protocol):
         """Run an action in a job that was interrupted, for a limited time."""
         ...
 
-    def to_its_end(self, action: Callable[[], object]) -> None:
-        """Call a function that others wait for: a caller that is cancelled ends, and the function goes on."""
+    def to_its_end(self, action: Callable[[], object], at_end: Callable[[], object]) -> None:
+        """Call a function that others wait for: a caller that is cancelled ends, and the function goes on.
+
+        Args:
+            action: The function.
+            at_end: Called after it in any case, even if the function is not begun.
+        """
         ...
 
-    def limited(self, action: Callable[[], T]) -> T:
-        """Call a function that needs a connection; an event loop runs some of them at a time, the others wait."""
+    def caller(self) -> int:
+        """Return a number that the caller's nested calls have, too: of its thread; 0 where calls cannot be nested."""
+        ...
+
+    def interrupted(self) -> int:
+        """Return the number of the caller in which signal handlers run, and which they may interrupt; 0 for none."""
+        ...
+
+    def limited(self, kind: tuple[str, str], action: Callable[[], T]) -> T:
+        """Call a function that needs a connection; an event loop runs some of a kind at a time, the others wait."""
         ...
 
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -187,10 +200,20 @@ class Threads:
         del longest_s
         action()
 
-    def to_its_end(self, action: Callable[[], object]) -> None:
-        action()
+    def to_its_end(self, action: Callable[[], object], at_end: Callable[[], object]) -> None:
+        try:
+            action()
+        finally:
+            at_end()
 
-    def limited(self, action: Callable[[], T]) -> T:
+    def caller(self) -> int:
+        return threading.get_ident()
+
+    def interrupted(self) -> int:
+        return threading.main_thread().ident or 0
+
+    def limited(self, kind: tuple[str, str], action: Callable[[], T]) -> T:
+        del kind
         return action()
 
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -112,8 +112,9 @@ class Producer:
         send = partial(self._connections.run_shared, call, len(encoded.content) + len(encoded.body or b""))
         try:
             if self._blocks:
-                sleep = self._connections.runtime.sleep
-                return wait_for_room(send, self.topic.full_timeout_s, sleep)
+                runtime, timeout_s = self._connections.runtime, self.topic.full_timeout_s
+                kind = self.topic.name, "wait for room"
+                return runtime.limited(kind, lambda: wait_for_room(send, timeout_s, runtime.sleep))
             return send()
         except DurabilityError as error:
             raise with_details(error, 0, (), (message,)) from None

@@ -2,14 +2,15 @@
 
 Whoever calls while nobody else does is served alone, at once. Calls that are made until that reply has come wait for
 it, and then go out in one request, which one of their callers sends. So nobody waits for calls that may come, and many
-callers pay for two round trips instead of one each.
+callers pay for two round trips instead of one each. To a server that is far away, several requests are under way, since
+there the callers' time is worth more than their requests cost.
 Source: flat combining (Hendler, Incze, Shavit and Tzafrir, 2010).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +20,12 @@ from rmq._transport.call import Call
 
 MOST_SHARED = 64
 """Maximum number of calls in one request: Redis serves nobody else while a script runs."""
+
+FAR_S, MOST_FAR = 0.000_5, 16
+"""From this round-trip time on, in seconds, so many requests may be under way; else one."""
+
+FORGOTTEN = 1.02
+"""Factor by which the shortest round trip grows with each one, so that a longer way is noticed."""
 
 
 class WaitingCall:
@@ -58,18 +65,19 @@ class Combiner:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._lock = runtime.lock()
-        self._led = False
+        self._leaders = 0
         self._waiting: deque[WaitingCall] = deque()
+        self._shortest_s = 0.0
 
     def __len__(self) -> int:
         """Return the number of calls that wait."""
         return len(self._waiting)
 
     def enter(self, call: Call[Any]) -> WaitingCall | None:
-        """Return `None` if nobody calls: the caller sends the call alone, and then must `leave`. Otherwise queue it."""
+        """Return `None` if the caller is to send the call alone, and then to `leave`. Otherwise queue it."""
         with self._lock:
-            if not self._led:
-                self._led = True
+            if self._leaders < (1 if self._shortest_s < FAR_S else MOST_FAR):
+                self._leaders += 1
                 return None
             waiting = WaitingCall(call, self._runtime.lock())
             self._waiting.append(waiting)
@@ -80,6 +88,10 @@ class Combiner:
         with self._lock:
             number = min(len(self._waiting), MOST_SHARED - 1)
             return [first, *[self._waiting.popleft() for _ in range(number)]]
+
+    def took(self, round_trip_s: float) -> None:
+        """Note how long a request and its replies took."""
+        self._shortest_s = min(round_trip_s, self._shortest_s * FORGOTTEN or round_trip_s)
 
     def leave(self, served: Sequence[WaitingCall] = (), unsent: Callable[[Call[Any]], object] | None = None) -> None:
         """Hand over to the caller of a waiting call, if there is one, and wake those that were served.
@@ -95,8 +107,9 @@ class Combiner:
                 for each in failed:
                     each.outcome = unsent(each.call)
             heir = self._waiting.popleft() if self._waiting else None
-            self._led = heir is not None
-            if heir is not None:
+            if heir is None:
+                self._leaders -= 1
+            else:
                 heir.leads = True
         if heir is not None:
             heir.wake()
@@ -118,16 +131,10 @@ def groups_of(calls: Sequence[WaitingCall], multi_slot_scripts: bool) -> list[li
         calls: The calls.
         multi_slot_scripts: Whether one script call may access several slots.
     """
-    groups: list[list[WaitingCall]] = []
-    open_: dict[tuple[str, str], list[WaitingCall]] = {}
-    for each in calls:
-        call, place = each.call, (each.call.script, "" if multi_slot_scripts else each.call.keys[0])
-        group = open_.get(place)
-        if call.joining is None:
-            groups.append([each])
-        elif group is not None and group[0].call.args[: call.joining.head] == call.args[: call.joining.head]:
-            group.append(each)
-        else:
-            group = open_[place] = [each]
-            groups.append(group)
-    return groups
+    groups: dict[Hashable, list[WaitingCall]] = {}
+    for number, each in enumerate(calls):
+        call, joining = each.call, each.call.joining
+        slot = "" if multi_slot_scripts else call.keys[0]
+        kind = number if joining is None else (call.script, slot, *call.args[: joining.head])
+        groups.setdefault(kind, []).append(each)
+    return [*groups.values()]

@@ -96,7 +96,7 @@ class Connections:
         self._next_check_s = inf  # when it is called next, on the clock of `monotonic_s`
         self._router = make_router(url, timeout_s, durability, runtime)
         self.multi_node = not self._router.multi_slot_scripts
-        self._shared_calls = SharedCalls(self._router, self._scripts, runtime, self._exchange)
+        self._shared_calls = SharedCalls(self._router, self._scripts, runtime)
         self.unresponsive_nodes = self._router.unresponsive
         # half of the client's timeout: the server must give up first, or its reply would be lost
         command = durability.confirmation(max(1, int(timeout_s * 500)))
@@ -170,13 +170,18 @@ class Connections:
             call: The call.
             cost: What it costs the server, as the number of bytes of a send that costs as much.
         """
+        kind = call.topic, call.script
         if cost > MOST_COST or (self._confirmation is not None and call.durable):
-            return self.runtime.limited(lambda: self.run(call))
+            return self.runtime.limited(kind, lambda: self.run(call))
         started_s = self._begin()
-        reply = self._shared_calls.execute(call)
-        if isinstance(reply, Exchange):
-            return self.runtime.limited(lambda: self._finish(call, reply, started_s))
-        return parsed(call, reply)
+        reply = self._shared_calls.execute(call, self._exchange)
+        if not isinstance(reply, Exchange):
+            return parsed(call, reply)
+        if reply.done:
+            return cast("T", _only(reply.results))
+        if not reply.maybe_executed:  # its deadline is that of its own attempts
+            return self.runtime.limited(kind, lambda: self._finish(call, reply, monotonic_s()))
+        return self.runtime.limited(kind, lambda: self._finish(call, reply, started_s))
 
     def run_many(
         self, calls: Sequence[Call[Any]], patience_s: float | None = None, deadline_s: float | None = None

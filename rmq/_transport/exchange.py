@@ -165,6 +165,11 @@ class Exchange:
         return exchange
 
     @property
+    def maybe_executed(self) -> bool:
+        """True if the reply to a call that is to be sent again was lost."""
+        return bool(self._maybe_executed)
+
+    @property
     def done(self) -> bool:
         """True if every call has a result."""
         return not self._calls

@@ -7,11 +7,13 @@ is retried here: whoever gets no reply goes on alone, from the state that its `E
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from rmq._io.backend import Runtime
 from rmq._io.wire import NOTHING, ReplyError, Wire, WireBrokenError, WireTimeoutError
+from rmq._model.times import monotonic_s
 from rmq._transport.call import Call, join
 from rmq._transport.combiner import WaitingCall, groups_of
 from rmq._transport.exchange import Exchange
@@ -26,6 +28,14 @@ MOST_COST = 65_536
 """Maximum cost of a call that may share a round trip, as the bytes of a send: the others wait for it."""
 
 
+@dataclass(slots=True)
+class _Round:
+    """Calls that one request carries, and why it did not reach the server, if so."""
+
+    waiting: Sequence[WaitingCall]
+    problem: str = ""
+
+
 class SharedCalls:
     """Carries out calls that may share round trips. Thread-safe.
 
@@ -33,55 +43,80 @@ class SharedCalls:
         router: The router that finds their servers.
         scripts: The scripts.
         runtime: The runtime: threads, or an event loop.
-        alone: Carries out one call; returns its reply, or after a failure an `Exchange` that continues from there.
     """
 
-    def __init__(
-        self, router: Router, scripts: ScriptLibrary, runtime: Runtime, alone: Callable[[Node, Call[Any]], Any]
-    ) -> None:
-        self._router, self._scripts, self._runtime, self._alone = router, scripts, runtime, alone
+    def __init__(self, router: Router, scripts: ScriptLibrary, runtime: Runtime) -> None:
+        self._router, self._scripts, self._runtime = router, scripts, runtime
+        self._callers = {runtime.interrupted()}
+        """Callers whose call must not wait for others: those that have one under way, such as a thread whose logging
+        handler sends, and the main thread, where a signal handler may send or raise at any place."""
 
-    def execute(self, call: Call[Any]) -> Any:
-        """Execute one call; return its reply, or after a failure an `Exchange` that continues from there."""
+    def execute(self, call: Call[Any], alone: Callable[[Node, Call[Any]], Any]) -> Any:
+        """Execute one call; return its reply, or after a failure an `Exchange` that continues from there.
+
+        Args:
+            call: The call.
+            alone: Does the same for one call that shares nothing.
+        """
         try:
             self._router.refresh()
             node = self._router.node_for(call.keys[0])
         except WireBrokenError as error:
             return Exchange.unsent(call, self._scripts, str(error))
+        caller, callers = self._runtime.caller(), self._callers
+        if not caller:
+            return self._share(node, call, alone)
+        if caller in callers:
+            return alone(node, call)
+        callers.add(caller)
+        try:
+            return self._share(node, call, alone)
+        finally:
+            callers.discard(caller)
+
+    def _share(self, node: Node, call: Call[Any], alone: Callable[[Node, Call[Any]], Any]) -> Any:
         combiner = node.combiner
         waiting = combiner.enter(call)
-        if waiting is None:
-            outcome: Any = None
+        if waiting is not None:
             try:
-                outcome = self._alone(node, call)
-            finally:
-                self._leave(node, (), outcome.last_problem if isinstance(outcome, Exchange) else "")
-            return outcome
+                waiting.wait()
+            except BaseException:
+                combiner.give_up(waiting)
+                raise
+            if not waiting.leads:
+                return waiting.outcome
+            round_ = _Round(combiner.take(waiting))
+            if len(round_.waiting) > 1:
+                self._runtime.to_its_end(partial(self._carry_out, node, round_), partial(self._end, node, round_))
+                return waiting.outcome
+        outcome: Any = None
+        started_s = monotonic_s()
         try:
-            waiting.wait()
-        except BaseException:
-            combiner.give_up(waiting)
-            raise
-        if waiting.leads:
-            self._runtime.to_its_end(partial(self._lead, node, waiting))
-        return waiting.outcome
+            outcome = alone(node, call)
+            combiner.took(monotonic_s() - started_s)
+        finally:
+            failed = isinstance(outcome, Exchange) and outcome.pause_needed
+            self._leave(node, (), outcome.last_problem if failed else "")
+        return outcome
 
     def _leave(self, node: Node, served: Sequence[WaitingCall], problem: str) -> None:
         """Let others call; if the server could not be reached, those that wait do not try it one after the other."""
         node.combiner.leave(served, (lambda call: Exchange.unsent(call, self._scripts, problem)) if problem else None)
 
-    def _lead(self, node: Node, first: WaitingCall) -> None:
+    def _carry_out(self, node: Node, round_: _Round) -> None:
         """Carry out calls that wait for a server in one round trip, and set their outcomes."""
-        waiting, problem = node.combiner.take(first), ""
+        started_s = monotonic_s()
         try:
-            self._exchange(node, waiting)
+            self._exchange(node, round_.waiting)
+            node.combiner.took(monotonic_s() - started_s)
         except RmqError as error:
-            problem = str(error)
-        finally:
-            for each in waiting:
-                if each.outcome is NOTHING:  # it was not sent
-                    each.outcome = Exchange.unsent(each.call, self._scripts, problem)
-            self._leave(node, waiting, problem)
+            round_.problem = str(error)
+
+    def _end(self, node: Node, round_: _Round) -> None:
+        for each in round_.waiting:
+            if each.outcome is NOTHING:  # it was not sent
+                each.outcome = Exchange.unsent(each.call, self._scripts, round_.problem)
+        self._leave(node, round_.waiting, round_.problem)
 
     def _exchange(self, node: Node, waiting: Sequence[WaitingCall]) -> None:
         sharded, cluster = self._router.sharded_hints, not self._router.multi_slot_scripts
@@ -118,8 +153,11 @@ class SharedCalls:
         if joining is None or len(group) == 1:
             return [reply]
         return [
-            Exchange.after_refusal(each.call, self._scripts, address, part.decode(errors="replace"))
-            if isinstance(part, bytes)
-            else part
+            self._refused(each.call, address, part.decode(errors="replace")) if isinstance(part, bytes) else part
             for each, part in zip(group, joining.replies(reply), strict=True)
         ]
+
+    def _refused(self, call: Call[Any], address: Address, text: str) -> Exchange:
+        """Return the outcome of a joined call that was refused: `text` is that of an error within the script."""
+        after = Exchange.after_loss if AOF_TROUBLE in text else Exchange.after_refusal
+        return after(call, self._scripts, address, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
@@ -38,7 +38,7 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._jobs: set[asyncio.Task[Any]] = set()
-        self._permits = call_semaphore()
+        self._permits = defaultdict[tuple[str, str], Lock](call_semaphore)
 
     async def cancel_jobs(self, give_up: Callable[[], object]) -> None:
         """Cancel the jobs that still run, twice if necessary.
@@ -88,15 +88,23 @@ class EventLoop:
             if timer is not None:
                 timer.cancel()
 
-    def to_its_end(self, action: Callable[[], object]) -> None:
-        """Call a function in a task of its own, and wait for it."""
-        job = self.job(action, "rmq-shared-calls")
-        job.start()
-        job.join()
+    def to_its_end(self, action: Callable[[], object], at_end: Callable[[], object]) -> None:
+        """Call a function in a task of its own, and wait for it; call another one when the task is done."""
+        task = GreenletTask(action).start("rmq-shared-calls")
+        task.add_done_callback(lambda _: at_end())
+        wait(asyncio.wait({task}))
 
-    def limited(self, action: Callable[[], T]) -> T:
-        """Call a function that needs a connection; the event loop runs `MOST_CALLS` of them at a time."""
-        with self._permits:
+    def caller(self) -> int:
+        """Return 0: a task makes one call at a time."""
+        return 0
+
+    def interrupted(self) -> int:
+        """Return 0: a signal handler cannot await a call."""
+        return 0
+
+    def limited(self, kind: tuple[str, str], action: Callable[[], T]) -> T:
+        """Call a function that needs a connection; the event loop runs `MOST_CALLS` of a kind at a time."""
+        with self._permits[kind]:
             return action()
 
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

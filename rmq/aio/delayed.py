@@ -146,7 +146,13 @@ class DelayedQueue(Closing, Generic[ValueT]):
 
     async def remove(self, value: ValueT | Payload) -> bool:
         """Remove a value that was not taken yet; see `rmq.DelayedQueue.remove`."""
-        return await self._run(plain.DelayedQueue[Any].remove, value)
+        queue, opened = await self._open()
+
+        def remove() -> bool:
+            with opened.tasks.bulk_semaphores[queue.topic.name]:
+                return queue.remove(value)
+
+        return await opened.tasks.run(remove)
 
     size = async_method(plain.DelayedQueue.size)
 

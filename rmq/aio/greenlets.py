@@ -44,15 +44,8 @@ class _Runner(greenlet):
     logic: Callable[[], Any]
     ended: tuple[Any, BaseException | None]
 
-    def __init__(self) -> None:
-        super().__init__(self._run)
-
-    def _run(self) -> None:
-        while True:
-            self._run_once()
-            cast("greenlet", self.parent).switch(None)
-
-    def _run_once(self) -> None:
+    def run_once(self) -> None:
+        """Run the logic, and keep its result."""
         try:
             self.ended = self.logic(), None
         except GreenletExit:
@@ -61,6 +54,13 @@ class _Runner(greenlet):
             self.ended = None, error
         finally:
             del self.logic
+
+
+def _serve() -> None:
+    """Run what the current runner is given. A frame that kept the runner would keep it alive after its thread."""
+    while True:
+        cast("_Runner", getcurrent()).run_once()
+        cast("greenlet", getcurrent().parent).switch(None)
 
 
 class _Idle(threading.local):
@@ -127,7 +127,7 @@ class GreenletTask:
         here = getcurrent()  # the driver may have been made in another greenlet
         self._driven_in = _current_task()
         idle = _idle.runners
-        logic = idle.pop() if idle else _Runner()
+        logic = idle.pop() if idle else _Runner(_serve)
         logic.logic, logic.parent, logic.gr_context = self._action, here, here.gr_context
         step: Any = logic.switch()
         while step is not None:

@@ -53,10 +53,20 @@ class Simulated:
         del longest_s
         action()
 
-    def to_its_end(self, action: Callable[[], object]) -> None:
-        action()
+    def to_its_end(self, action: Callable[[], object], at_end: Callable[[], object]) -> None:
+        try:
+            action()
+        finally:
+            at_end()
 
-    def limited(self, action: Callable[[], T]) -> T:
+    def caller(self) -> int:
+        return id(self.world.current)
+
+    def interrupted(self) -> int:
+        return 0
+
+    def limited(self, kind: tuple[str, str], action: Callable[[], T]) -> T:
+        del kind
         return action()
 
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

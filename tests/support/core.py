@@ -96,6 +96,7 @@ from rmq._claiming.rounds import FetchResult as FetchResult
 from rmq._claiming.rounds import PrefetchSize as PrefetchSize
 from rmq._claiming.wakeups import PROOF_S as PROOF_S
 from rmq._claiming.wakeups import Wakeups as Wakeups
+from rmq._io.backend import THREADS as THREADS
 from rmq._listening.handler_invoker import ListenerSetup as ListenerSetup
 from rmq._listening.heartbeat import Heartbeat as Heartbeat
 from rmq._listening.idle_policy import LONG_LOOK_S as LONG_LOOK_S
@@ -182,6 +183,9 @@ from rmq._transport.call import plain as plain
 from rmq._transport.call_queue import CallQueue as CallQueue
 from rmq._transport.cluster_map import hash_slot as hash_slot
 from rmq._transport.cluster_map import hash_tag as hash_tag
+from rmq._transport.combiner import Combiner as Combiner
+from rmq._transport.combiner import WaitingCall as WaitingCall
+from rmq._transport.combiner import groups_of as groups_of
 from rmq._transport.connections import Connections as Connections
 from rmq._transport.connections import make_router as make_router
 from rmq._transport.dispatch import Dispatch as Dispatch
@@ -199,6 +203,7 @@ from rmq._transport.urls import Address as Address
 from rmq._transport.urls import Topology as Topology
 from rmq._transport.urls import parse_url as parse_url
 from rmq.aio.backend import EventLoop as EventLoop
+from rmq.aio.greenlets import MOST_IDLE as MOST_IDLE
 from rmq.aio.greenlets import GreenletTask as GreenletTask
 
 

@@ -6,6 +6,9 @@ The round trip that the others wait for is that of a BLPOP, which ends once some
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
+import signal
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,6 +16,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from greenlet import greenlet
 
 from rmq import (
     Collect,
@@ -25,9 +29,11 @@ from rmq import (
     StreamMessage,
     Topic,
     TopicType,
+    aio,
 )
 from rmq.errors import (
     BacklogFullError,
+    ClientClosedError,
     FixedTimePassedError,
     RedisUnavailableError,
     ReplyLostError,
@@ -36,6 +42,7 @@ from rmq.errors import (
     TopicDeletedError,
 )
 from tests.support.core import (
+    MOST_IDLE,
     Call,
     Connections,
     Encoder,
@@ -425,3 +432,90 @@ def test_a_large_message_goes_alone(callers: Threads, server: RedisServer) -> No
     call = QueueBroker(callers.connections, topic).send_call(encoded.slot, (encoded,))
     assert callers.do(lambda: callers.connections.run_shared(call, 100_005.0)).new == 1
     assert callers.waiting == 0
+
+
+def test_a_signal_handler_may_send_while_its_thread_sends(server: RedisServer) -> None:
+    topic = topic_of(server)
+    handled: list[int] = []
+    with RmqClient(server.url) as client:
+        producer = client.producer(topic)
+
+        def send_too(*_: object) -> None:
+            handled.append(producer.send(PriorityMessage("signal", 1)).accepted)
+
+        before = signal.signal(signal.SIGALRM, send_too)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+            wait_until(lambda: producer.send(PriorityMessage("m", 1)).accepted == 1 and len(handled) >= 50)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+    assert set(handled) == {1}
+
+
+def test_a_log_handler_may_send_while_its_thread_leads(server: RedisServer) -> None:
+    """A new connection warns about a server that evicts, within the call that needs it."""
+    topic = topic_of(server)
+    sent: list[int] = []
+
+    class Sending(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            sent.append(producer.send(PriorityMessage(f"log {record.getMessage()[:20]}", 1)).accepted)
+
+    handler, policy = Sending(), "maxmemory-policy"
+    with RmqClient(server.url) as client, server.connect() as redis, ThreadPoolExecutor(1) as threads:
+        producer = client.producer(topic)
+        logging.getLogger("rmq").addHandler(handler)
+        redis.config_set(policy, "volatile-lru")
+        try:
+            redis.client_kill_filter(_type="normal", skipme=True)
+            assert threads.submit(producer.send, PriorityMessage("m", 1)).result(60).accepted == 1
+        finally:
+            redis.config_set(policy, "noeviction")
+            logging.getLogger("rmq").removeHandler(handler)
+    assert sent
+    assert set(sent) == {1}
+
+
+@pytest.mark.parametrize("end", ["close", "cancel all"])
+def test_tasks_end_when_the_client_closes_or_every_task_is_cancelled(server: RedisServer, end: str) -> None:
+    topic = topic_of(server)
+
+    async def once(after_s: float) -> list[Any]:
+        client = aio.RmqClient(server.url)
+        producer = await client.producer(topic)
+
+        async def keep_sending(number: int) -> None:
+            while True:
+                await producer.send(PriorityMessage(f"m{number}", 1))
+
+        senders = [asyncio.create_task(keep_sending(number)) for number in range(50)]
+        await asyncio.sleep(after_s)
+        if end == "cancel all":
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            async with asyncio.timeout(30):
+                await asyncio.wait(senders)
+                await producer.send(PriorityMessage("after", 1))
+        await client.close()
+        async with asyncio.timeout(30):
+            return await asyncio.gather(*senders, return_exceptions=True)
+
+    for part in range(8):
+        kinds = {type(each) for each in asyncio.run(once(0.02 + 0.003 * part))}
+        assert kinds <= {ClientClosedError, asyncio.CancelledError}
+
+
+def test_a_process_keeps_few_idle_greenlets(server: RedisServer) -> None:
+    topic = topic_of(server)
+
+    async def send_at_once() -> None:
+        async with aio.RmqClient(server.url) as client:
+            producer = await client.producer(topic)
+            await asyncio.gather(*(producer.send(PriorityMessage(f"m{index}", 1)) for index in range(2 * MOST_IDLE)))
+
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, send_at_once()).result(60)
+    gc.collect()
+    assert sum(isinstance(each, greenlet) for each in gc.get_objects()) < 2 * MOST_IDLE
