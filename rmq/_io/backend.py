@@ -98,10 +98,13 @@ class Runtime(Protocol):
     Attributes:
         cancellations: Exceptions that a wait of a job raises at the end of the program. The job may still call Redis.
         outlives_main: Whether jobs still run while functions registered with `atexit` are called.
+        calls_at_once: How many calls of a server are under way, each on a connection of its own, before others wait to
+            share a round trip: a thread is quicker alone than woken by another one, a task is not.
     """
 
     cancellations: tuple[type[BaseException], ...]
     outlives_main: bool
+    calls_at_once: int
 
     def sleep(self, seconds: float) -> None:
         """Wait for a number of seconds."""
@@ -180,6 +183,7 @@ class Threads:
 
     cancellations: tuple[type[BaseException], ...] = ()
     outlives_main = True
+    calls_at_once = 8
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -1,9 +1,9 @@
 """Lets the calls that threads or tasks make one at a time share round trips to a server.
 
-Whoever calls while nobody else does is served alone, at once. Calls that are made until that reply has come wait for
-it, and then go out in one request, which one of their callers sends. So nobody waits for calls that may come, and many
-callers pay for two round trips instead of one each. To a server that is far away, several requests are under way, since
-there the callers' time is worth more than their requests cost.
+Whoever calls while few others do is served alone, at once. If as many requests are under way as the runtime wants,
+later calls wait for a reply to one of these, and then go out in one request, which one of their callers sends. So
+nobody waits for calls that may come, and many callers pay for few round trips. To a server that is far away, more
+requests are under way, since there the callers' time is worth more than their requests cost.
 Source: flat combining (Hendler, Incze, Shavit and Tzafrir, 2010).
 """
 
@@ -22,10 +22,10 @@ MOST_SHARED = 64
 """Maximum number of calls in one request: Redis serves nobody else while a script runs."""
 
 FAR_S, MOST_FAR = 0.000_5, 16
-"""From this round-trip time on, in seconds, so many requests may be under way; else one."""
+"""From this round-trip time on, in seconds, so many requests may be under way; else as many as the runtime says."""
 
-FORGOTTEN = 1.02
-"""Factor by which the shortest round trip grows with each one, so that a longer way is noticed."""
+FORGOTTEN, FORGOTTEN_S = 1.02, 0.000_01
+"""The shortest round trip grows by this factor and these seconds with each one, so that a longer way is noticed."""
 
 
 class WaitingCall:
@@ -65,7 +65,9 @@ class Combiner:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._lock = runtime.lock()
-        self._leaders = 0
+        self._near = self._places = runtime.calls_at_once
+        self._free = deque([True] * self._near)
+        """A place for each request that may be under way; taken and put back without the lock, which costs more."""
         self._waiting: deque[WaitingCall] = deque()
         self._shortest_s = 0.0
 
@@ -75,9 +77,12 @@ class Combiner:
 
     def enter(self, call: Call[Any]) -> WaitingCall | None:
         """Return `None` if the caller is to send the call alone, and then to `leave`. Otherwise queue it."""
+        with suppress(IndexError):
+            self._free.pop()
+            return None
         with self._lock:
-            if self._leaders < (1 if self._shortest_s < FAR_S else MOST_FAR):
-                self._leaders += 1
+            with suppress(IndexError):  # a place was put back before the lock was acquired
+                self._free.pop()
                 return None
             waiting = WaitingCall(call, self._runtime.lock())
             self._waiting.append(waiting)
@@ -89,32 +94,55 @@ class Combiner:
             number = min(len(self._waiting), MOST_SHARED - 1)
             return [first, *[self._waiting.popleft() for _ in range(number)]]
 
-    def took(self, round_trip_s: float) -> None:
-        """Note how long a request and its replies took."""
-        self._shortest_s = min(round_trip_s, self._shortest_s * FORGOTTEN or round_trip_s)
-
-    def leave(self, served: Sequence[WaitingCall] = (), unsent: Callable[[Call[Any]], object] | None = None) -> None:
-        """Hand over to the caller of a waiting call, if there is one, and wake those that were served.
+    def leave(
+        self,
+        round_trip_s: float = 0.0,
+        served: Sequence[WaitingCall] = (),
+        unsent: Callable[[Call[Any]], object] | None = None,
+    ) -> None:
+        """Hand over to the callers of waiting calls, if there are any, and wake those that were served.
 
         Args:
+            round_trip_s: How long the request and its replies took; 0 if it failed.
             served: The calls that have an outcome.
             unsent: The server could not be reached: returns the outcome of the calls that wait, which are not sent.
         """
+        if not self._waiting and not served:
+            self._free.append(True)
+            if not self._waiting:
+                return
+            with suppress(IndexError):  # a call was queued meanwhile; else who has taken the place leaves later
+                self._free.pop()
+                self.leave(round_trip_s, served, unsent)
+            return
+        failed: list[WaitingCall] = []
         with self._lock:
-            failed = [] if unsent is None else [*self._waiting]
             if unsent is not None:
+                failed += self._waiting
                 self._waiting.clear()
                 for each in failed:
                     each.outcome = unsent(each.call)
-            heir = self._waiting.popleft() if self._waiting else None
-            if heir is None:
-                self._leaders -= 1
-            else:
-                heir.leads = True
-        if heir is not None:
-            heir.wake()
+            if round_trip_s:
+                self._shortest_s = min(round_trip_s, self._shortest_s * FORGOTTEN + FORGOTTEN_S)
+            heirs = self._hand_over()
         for each in (*served, *failed):
             each.wake()
+        for heir in heirs:  # last: they take along what those send next
+            heir.wake()
+
+    def _hand_over(self) -> list[WaitingCall]:
+        """Divide the caller's place, and those that are new to a server far away, among waiting calls."""
+        places = self._near if self._shortest_s < FAR_S else MOST_FAR
+        change = max(-1, places - self._places)
+        self._places += change
+        heirs: list[WaitingCall] = []
+        for _ in range(1 + change):
+            if self._waiting:
+                heirs.append(self._waiting.popleft())
+                heirs[-1].leads = True
+            else:
+                self._free.append(True)
+        return heirs
 
     def give_up(self, waiting: WaitingCall) -> None:
         """Remove a call whose caller was interrupted while it waited; if it was to lead, the next one does."""

@@ -30,9 +30,10 @@ MOST_COST = 65_536
 
 @dataclass(slots=True)
 class _Round:
-    """Calls that one request carries, and why it did not reach the server, if so."""
+    """Calls that one request carries, how long that took, and why it did not reach the server, if so."""
 
     waiting: Sequence[WaitingCall]
+    took_s: float = 0.0
     problem: str = ""
 
 
@@ -89,26 +90,31 @@ class SharedCalls:
             if len(round_.waiting) > 1:
                 self._runtime.to_its_end(partial(self._carry_out, node, round_), partial(self._end, node, round_))
                 return waiting.outcome
-        outcome: Any = None
         started_s = monotonic_s()
         try:
             outcome = alone(node, call)
-            combiner.took(monotonic_s() - started_s)
-        finally:
-            failed = isinstance(outcome, Exchange) and outcome.pause_needed
-            self._leave(node, (), outcome.last_problem if failed else "")
+        except BaseException:
+            combiner.leave()
+            raise
+        if isinstance(outcome, Exchange) and outcome.pause_needed:
+            combiner.leave(unsent=self._not_reached(outcome.last_problem))
+        else:
+            combiner.leave(monotonic_s() - started_s)
         return outcome
 
-    def _leave(self, node: Node, served: Sequence[WaitingCall], problem: str) -> None:
-        """Let others call; if the server could not be reached, those that wait do not try it one after the other."""
-        node.combiner.leave(served, (lambda call: Exchange.unsent(call, self._scripts, problem)) if problem else None)
+    def _not_reached(self, problem: str) -> Callable[[Call[Any]], Exchange]:
+        """Return what makes the outcome of calls that wait for a server that could not be reached.
+
+        They do not try it one after the other.
+        """
+        return lambda call: Exchange.unsent(call, self._scripts, problem)
 
     def _carry_out(self, node: Node, round_: _Round) -> None:
         """Carry out calls that wait for a server in one round trip, and set their outcomes."""
         started_s = monotonic_s()
         try:
             self._exchange(node, round_.waiting)
-            node.combiner.took(monotonic_s() - started_s)
+            round_.took_s = monotonic_s() - started_s
         except RmqError as error:
             round_.problem = str(error)
 
@@ -116,7 +122,8 @@ class SharedCalls:
         for each in round_.waiting:
             if each.outcome is NOTHING:  # it was not sent
                 each.outcome = Exchange.unsent(each.call, self._scripts, round_.problem)
-        self._leave(node, round_.waiting, round_.problem)
+        problem = round_.problem
+        node.combiner.leave(round_.took_s, round_.waiting, self._not_reached(problem) if problem else None)
 
     def _exchange(self, node: Node, waiting: Sequence[WaitingCall]) -> None:
         sharded, cluster = self._router.sharded_hints, not self._router.multi_slot_scripts

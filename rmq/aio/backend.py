@@ -35,6 +35,7 @@ class EventLoop:
 
     cancellations: tuple[type[BaseException], ...] = (asyncio.CancelledError,)
     outlives_main = False
+    calls_at_once = 1
 
     def __init__(self) -> None:
         self._jobs: set[asyncio.Task[Any]] = set()

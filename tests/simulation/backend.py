@@ -27,6 +27,7 @@ class Simulated:
 
     cancellations: tuple[type[BaseException], ...] = ()
     outlives_main = False
+    calls_at_once = 1
 
     def __init__(self, world: World, process: Process, network: Network) -> None:
         self.world = world

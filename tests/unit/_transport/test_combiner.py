@@ -10,6 +10,12 @@ from tests.support.core import THREADS, Call, Combiner, Encoder, QueueSends, Wai
 CALL = plain("GET", "key")
 
 
+class OneAtOnce(type(THREADS)):
+    """Threads of which one calls alone."""
+
+    calls_at_once = 1
+
+
 def queued(combiner: Combiner, call: Call[Any] = CALL) -> WaitingCall:
     waiting = combiner.enter(call)
     assert waiting is not None
@@ -17,7 +23,7 @@ def queued(combiner: Combiner, call: Call[Any] = CALL) -> WaitingCall:
 
 
 def test_of_those_that_wait_the_first_one_leads_and_takes_all():
-    combiner = Combiner(THREADS)
+    combiner = Combiner(OneAtOnce())
     assert combiner.enter(CALL) is None
     first, second = queued(combiner), queued(combiner)
     combiner.leave()
@@ -25,16 +31,16 @@ def test_of_those_that_wait_the_first_one_leads_and_takes_all():
     first.wait()
     assert combiner.take(first) == [first, second]
     later = queued(combiner)
-    combiner.leave([first, second])
+    combiner.leave(served=[first, second])
     assert later.leads
     later.wait()
     combiner.take(later)
-    combiner.leave([later])
+    combiner.leave(served=[later])
     assert combiner.enter(CALL) is None
 
 
 def test_who_is_interrupted_hands_over():
-    combiner = Combiner(THREADS)
+    combiner = Combiner(OneAtOnce())
     assert combiner.enter(CALL) is None
     first, second, third = (queued(combiner) for _ in range(3))
     combiner.give_up(second)
@@ -45,14 +51,25 @@ def test_who_is_interrupted_hands_over():
 
 
 def test_to_a_server_far_away_several_requests_are_under_way():
+    combiner = Combiner(OneAtOnce())
+    assert combiner.enter(CALL) is None
+    waiting = [queued(combiner) for _ in range(60)]
+    combiner.leave(0.003)
+    assert [each.leads for each in waiting[:2]] == [True, False], "one long round trip may be that of a connection"
+    for _ in range(59):
+        combiner.leave(0.003)
+    assert all(each.leads for each in waiting)
+    combiner.leave()
+    assert [combiner.enter(CALL) for _ in range(4)] == [None] * 4
+
+
+def test_eight_threads_call_alone_at_once():
     combiner = Combiner(THREADS)
-    assert combiner.enter(CALL) is None
-    combiner.took(0.003)
-    assert combiner.enter(CALL) is None
-    combiner.took(0.000_1)
-    queued(combiner)
-    for _ in range(200):
-        combiner.took(0.003)
+    assert [combiner.enter(CALL) for _ in range(8)] == [None] * 8
+    waiting = queued(combiner)
+    combiner.leave(0.000_1)
+    assert waiting.leads
+    combiner.leave(0.000_1)
     assert combiner.enter(CALL) is None
 
 
