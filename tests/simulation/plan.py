@@ -183,6 +183,7 @@ class Plan:
         economy: Whether the workers idle in economy.
         long: Whether it is sparse, and lasts for many hours.
         slow: Whether most handlers are quick, and few of them take much longer than a lease.
+        bursts: Whether each producer sends the calls of some seconds at the same time, a thread each.
         schedules: The schedules, and `schedule_changes` what becomes of them, by time.
     """
 
@@ -201,6 +202,7 @@ class Plan:
     economy: bool = False
     long: bool = False
     slow: bool = False
+    bursts: bool = False
     schedules: tuple[SchedulePlan, ...] = ()
     schedule_changes: tuple[ScheduleChange, ...] = ()
 
@@ -310,6 +312,7 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
         replicated=replicated,
         sparse=sparse,
         economy=economy,
+        bursts=bool(seed % 2),
     )
     faults = sorted(
         (

@@ -272,8 +272,8 @@ class Simulation:
         worker.start()
 
     def _produce(self, process: Process, sends: list[SendPlan]) -> None:
-        """Send one call after the other; in every second plan those of a burst at the same time, a thread each."""
-        world, at_once = self.world, self.plan.seed % 2
+        """Send one call after the other, or those of a burst at the same time, a thread each."""
+        world, at_once = self.world, self.plan.bursts
         client = self.client(process)
         threads: list[Task] = []
         busy: set[int] = set()  # contents that are being sent: which of two sends is the last one is not known
