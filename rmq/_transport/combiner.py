@@ -33,21 +33,21 @@ class WaitingCall:
 
     Attributes:
         call: The call.
-        leads: Whether its caller is to send the waiting calls.
+        combines: Whether its caller is to send the waiting calls together.
         outcome: What its caller gets; `NOTHING` until another caller has sent it.
     """
 
-    __slots__ = ("_turn", "call", "leads", "outcome")
+    __slots__ = ("_turn", "call", "combines", "outcome")
 
     def __init__(self, call: Call[Any], turn: Lock) -> None:
         self.call = call
-        self.leads = False
+        self.combines = False
         self.outcome: Any = NOTHING
         self._turn = turn
         turn.acquire()
 
     def wait(self) -> None:
-        """Wait until the call has an outcome, or its caller leads."""
+        """Wait until the call has an outcome, or its caller combines."""
         self._turn.acquire()
 
     def wake(self) -> None:
@@ -89,7 +89,7 @@ class Combiner:
             return waiting
 
     def take(self, first: WaitingCall) -> list[WaitingCall]:
-        """Return calls that a leader is to send, its own first. It must set their outcomes, and then `leave`."""
+        """Return calls that a caller that combines is to send, its own first. It must set their outcomes, and then `leave`."""
         with self._lock:
             number = min(len(self._waiting), MOST_SHARED - 1)
             return [first, *[self._waiting.popleft() for _ in range(number)]]
@@ -124,31 +124,31 @@ class Combiner:
                     each.outcome = unsent(each.call)
             if round_trip_s:
                 self._shortest_s = min(round_trip_s, self._shortest_s * FORGOTTEN + FORGOTTEN_S)
-            heirs = self._hand_over()
+            next_ = self._hand_over()
         for each in (*served, *failed):
             each.wake()
-        for heir in heirs:  # last: they take along what those send next
-            heir.wake()
+        for following in next_:  # last: they take along what those send next
+            following.wake()
 
     def _hand_over(self) -> list[WaitingCall]:
         """Divide the caller's place, and those that are new to a server far away, among waiting calls."""
         places = self._near if self._shortest_s < FAR_S else MOST_FAR
         change = max(-1, places - self._places)
         self._places += change
-        heirs: list[WaitingCall] = []
+        next_: list[WaitingCall] = []
         for _ in range(1 + change):
             if self._waiting:
-                heirs.append(self._waiting.popleft())
-                heirs[-1].leads = True
+                next_.append(self._waiting.popleft())
+                next_[-1].combines = True
             else:
                 self._free.append(True)
-        return heirs
+        return next_
 
     def give_up(self, waiting: WaitingCall) -> None:
-        """Remove a call whose caller was interrupted while it waited; if it was to lead, the next one does."""
+        """Remove a call whose caller was interrupted while it waited; if it was to combine, the next one does."""
         with self._lock, suppress(ValueError):
             self._waiting.remove(waiting)
-        if waiting.leads:
+        if waiting.combines:
             self.leave()
 
 

@@ -84,7 +84,7 @@ class SharedCalls:
             except BaseException:
                 combiner.give_up(waiting)
                 raise
-            if not waiting.leads:
+            if not waiting.combines:
                 return waiting.outcome
             round_ = _Round(combiner.take(waiting))
             if len(round_.waiting) > 1:

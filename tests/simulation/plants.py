@@ -51,7 +51,7 @@ MINE = "redis.call('ZSCORE', slot.prepare, content)"
 PLANTS = (
     # calls that share round trips
     _python(
-        "who led wakes nobody",
+        "who combined calls wakes nobody",
         ("rmq._transport.combiner:Combiner.leave", "for each in (*served, *failed):", "for each in failed:"),
     ),
     _python(

@@ -385,7 +385,7 @@ def test_of_a_cluster_only_calls_of_one_slot_are_joined(kind: type[Threads]) -> 
             assert calls_of(server) - before == len(slots) > 1
 
 
-@pytest.mark.parametrize("cancelled", [0, 3, 7], ids=["who would lead", "in the middle", "the last one"])
+@pytest.mark.parametrize("cancelled", [0, 3, 7], ids=["who would combine", "in the middle", "the last one"])
 def test_a_cancelled_task_harms_no_other_and_nothing_is_appended_twice(server: RedisServer, cancelled: int) -> None:
     topic = topic_of(server, TopicType.STREAM, slots=1)
     with Tasks(server.url, server) as callers:
@@ -402,7 +402,7 @@ def test_a_cancelled_task_harms_no_other_and_nothing_is_appended_twice(server: R
         assert sorted(names) == sorted([*[f"s{index}" for index in range(8) if index != cancelled], "after"])
 
 
-def test_a_leader_that_is_cancelled_still_serves_the_others(server: RedisServer) -> None:
+def test_a_combining_caller_that_is_cancelled_still_serves_the_others(server: RedisServer) -> None:
     topic = topic_of(server, TopicType.STREAM, slots=1)
     load_scripts(server)
     with Proxy(server.port) as proxy, Tasks(proxy.url, server) as callers:
@@ -452,7 +452,7 @@ def test_the_main_thread_and_nested_calls_wait_for_nobody(server: RedisServer) -
         assert callers.outcome(began).new == 1
 
 
-def test_a_log_handler_may_send_while_its_thread_leads(server: RedisServer) -> None:
+def test_a_log_handler_may_send_while_its_thread_sends(server: RedisServer) -> None:
     """A new connection warns about a server that evicts, within the call that needs it."""
     topic = topic_of(server)
     sent: list[int] = []

@@ -22,17 +22,17 @@ def queued(combiner: Combiner, call: Call[Any] = CALL) -> WaitingCall:
     return waiting
 
 
-def test_of_those_that_wait_the_first_one_leads_and_takes_all():
+def test_of_those_that_wait_the_first_one_combines_and_takes_all():
     combiner = Combiner(OneAtOnce())
     assert combiner.enter(CALL) is None
     first, second = queued(combiner), queued(combiner)
     combiner.leave()
-    assert (first.leads, second.leads) == (True, False)
+    assert (first.combines, second.combines) == (True, False)
     first.wait()
     assert combiner.take(first) == [first, second]
     later = queued(combiner)
     combiner.leave(served=[first, second])
-    assert later.leads
+    assert later.combines
     later.wait()
     combiner.take(later)
     combiner.leave(served=[later])
@@ -46,7 +46,7 @@ def test_who_is_interrupted_hands_over():
     combiner.give_up(second)
     combiner.leave()
     combiner.give_up(first)
-    assert third.leads
+    assert third.combines
     assert combiner.take(third) == [third]
 
 
@@ -55,10 +55,10 @@ def test_to_a_server_far_away_several_requests_are_under_way():
     assert combiner.enter(CALL) is None
     waiting = [queued(combiner) for _ in range(60)]
     combiner.leave(0.003)
-    assert [each.leads for each in waiting[:2]] == [True, False], "one long round trip may be that of a connection"
+    assert [each.combines for each in waiting[:2]] == [True, False], "one long round trip may be that of a connection"
     for _ in range(59):
         combiner.leave(0.003)
-    assert all(each.leads for each in waiting)
+    assert all(each.combines for each in waiting)
     combiner.leave()
     assert [combiner.enter(CALL) for _ in range(4)] == [None] * 4
 
@@ -68,7 +68,7 @@ def test_eight_threads_call_alone_at_once():
     assert [combiner.enter(CALL) for _ in range(8)] == [None] * 8
     waiting = queued(combiner)
     combiner.leave(0.000_1)
-    assert waiting.leads
+    assert waiting.combines
     combiner.leave(0.000_1)
     assert combiner.enter(CALL) is None
 
