@@ -104,7 +104,7 @@ def joined(calls: Sequence[Call[T]], per_slot: int = 0) -> Call[list[T]]:
 
 
 def join(calls: Sequence[Call[Any]]) -> Call[Any]:
-    """Return one call in place of calls that may be joined; it may not, and its reply is split by their `joining`."""
+    """Return one call in place of calls that may be joined, whose `joining` splits its reply. It joins no others."""
     first, joining = calls[0], calls[0].joining
     if joining is None or len(calls) == 1:
         return first

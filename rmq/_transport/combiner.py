@@ -89,7 +89,7 @@ class Combiner:
             return waiting
 
     def take(self, first: WaitingCall) -> list[WaitingCall]:
-        """Return calls that a caller that combines is to send, its own first. It must set their outcomes, and then `leave`."""
+        """Return the calls that their first caller is to send. It must set their outcomes, and then `leave`."""
         with self._lock:
             number = min(len(self._waiting), MOST_SHARED - 1)
             return [first, *[self._waiting.popleft() for _ in range(number)]]
@@ -124,25 +124,25 @@ class Combiner:
                     each.outcome = unsent(each.call)
             if round_trip_s:
                 self._shortest_s = min(round_trip_s, self._shortest_s * FORGOTTEN + FORGOTTEN_S)
-            next_ = self._hand_over()
+            chosen = self._hand_over()
         for each in (*served, *failed):
             each.wake()
-        for following in next_:  # last: they take along what those send next
-            following.wake()
+        for each in chosen:  # last: they take along what those send next
+            each.wake()
 
     def _hand_over(self) -> list[WaitingCall]:
-        """Divide the caller's place, and those that are new to a server far away, among waiting calls."""
+        """Divide the caller's place, and places that a server far away gets, among waiting calls; return those."""
         places = self._near if self._shortest_s < FAR_S else MOST_FAR
         change = max(-1, places - self._places)
         self._places += change
-        next_: list[WaitingCall] = []
+        chosen: list[WaitingCall] = []
         for _ in range(1 + change):
             if self._waiting:
-                next_.append(self._waiting.popleft())
-                next_[-1].combines = True
+                chosen.append(self._waiting.popleft())
+                chosen[-1].combines = True
             else:
                 self._free.append(True)
-        return next_
+        return chosen
 
     def give_up(self, waiting: WaitingCall) -> None:
         """Remove a call whose caller was interrupted while it waited; if it was to combine, the next one does."""

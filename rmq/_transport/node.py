@@ -53,7 +53,7 @@ class Node:
         failed_s: Time of the last failure to reach it, on the monotonic clock; 0 for none.
         unresponsive: Whether a call got no answer, and none has come since.
         commands: The optional commands that it supports, once checked.
-        combiner: Joins calls that are made one at a time.
+        combiner: Queues small calls that may share a round trip.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class Producer(TopicProxy[plain_producer.Producer]):
         self._bulk_semaphore = tasks.bulk_semaphores[name]
 
     async def send(self, message: Message, *, once: str | None = None) -> SendResult:
-        """Send one message; see `Producer.send`. Concurrent calls share round trips."""
+        """Send one message; see `Producer.send`. Small concurrent ones share round trips."""
         return await self._tasks.run(self._plain.send, message, once=once)
 
     async def send_many(
