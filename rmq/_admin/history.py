@@ -95,19 +95,16 @@ class Minute:
             return None
 
 
-def minute_of(stats: TopicStats, minute: int) -> Minute:
-    """Return the record of a topic's figures."""
+def minute_of(minute: int, stats: TopicStats | StreamStats, groups: Sequence[GroupStats] = ()) -> Minute:
+    """Return the record of a topic's figures; those of a stream topic are the sums over its groups."""
+    if isinstance(stats, StreamStats):
+        lag = sum(group.lag or 0 for group in groups)
+        parts = {name: sum(getattr(group, name) for group in groups) for name in ("in_flight", "waiting", "dead")}
+        parts |= {name: sum(group.total(name) for group in groups) for name in ("acked", "retried", "buried")}
+        return Minute(minute, lag, lag, accepted=stats.total("accepted"), **parts)
     totals = (stats.total(name) for name in ("accepted", "merged", "acked", "retried", "buried", "refailed"))
     sizes = (stats.backlog, stats.due_now, stats.lateness_ms, stats.in_flight, stats.waiting, stats.dead)
     return Minute(minute, *sizes, *totals)
-
-
-def minute_of_stream(stats: StreamStats, groups: Sequence[GroupStats], minute: int) -> Minute:
-    """Return the record of a stream topic: the sums over its groups."""
-    lag = sum(group.lag or 0 for group in groups)
-    sizes = {name: sum(getattr(group, name) for group in groups) for name in ("in_flight", "waiting", "dead")}
-    totals = {name: sum(group.total(name) for group in groups) for name in ("acked", "retried", "buried")}
-    return Minute(minute, lag, lag, accepted=stats.total("accepted"), **sizes, **totals)
 
 
 def sum_of(minute: int, parts: Iterable[Minute]) -> Minute:
@@ -173,9 +170,9 @@ class History:
             slots = [] if topic.type is TopicType.STREAM else [*islice(figures, topic.slots)]
             try:
                 if topic.type is TopicType.STREAM:
-                    yield topic, minute_of_stream(*StreamView(self._connections, topic).with_groups(), minute)
+                    yield topic, minute_of(minute, *StreamView(self._connections, topic).with_groups())
                 else:
-                    yield topic, minute_of(TopicStats(topic, tuple(results_of(slots))), minute)
+                    yield topic, minute_of(minute, TopicStats(topic, tuple(results_of(slots))))
             except RmqError as error:
                 log.debug("cannot record the history of topic %s: %s", topic.name, error)
 

@@ -310,17 +310,13 @@ def fold_pair(topic: Topic, older: EncodedMessage, newer: EncodedMessage) -> Enc
     Guarantee: sending the result has the same effect as sending both messages one by one at the same instant, unless a
         bound of `Collect` refuses or drops items or a FIXED_TIME is in the past.
     """
-    merge, first, second = cast("Merge", topic.merge), _record_of(older), _record_of(newer)
+    merge, first, second = cast("Merge", topic.merge), read_record(older.body), read_record(newer.body)
     together = _together(merge, first, second)
     if together is None:
         return None
     outdated = first.kind == "N" and first.number > second.number
     value = older.value if outdated else _value(topic, merge, older.value, newer.value)
     return older._replace(value=value, body=write_record(together))
-
-
-def _record_of(message: EncodedMessage) -> Record:
-    return cast("Record", read_record(message.body))
 
 
 def _together(merge: Merge, older: Record, newer: Record) -> Record | None:

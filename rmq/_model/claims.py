@@ -8,11 +8,10 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from rmq._model.deliveries import Claim, Delivery, value_of
 from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb, failed
-from rmq._model.records import NOTHING, TRACE_MARK, read_record, unwrap
+from rmq._model.records import TRACE_MARK, read_record, unwrap
 from rmq._model.scores import ages_for, retries_left_of
 from rmq._model.times import Duration, duration_ms
 from rmq._model.topics import Topic
-from rmq._model.whereabouts import body_of
 from rmq.errors import InvalidValueError
 
 
@@ -118,9 +117,9 @@ class ColumnFacts:
         self._places: list[tuple[Claim, int]] | None = None
         self.contents = self._rows(lambda claim: claim.rows.contents)
         stored = self._rows(lambda claim: claim.rows.bodies or [None] * len(claim))
-        self._records = None if topic.merge is None else [read_record(body) or NOTHING for body in stored]
+        self._records = None if topic.merge is None else [read_record(body) for body in stored]
         if self._records is not None:
-            self.bodies = [body_of(record)[0] for record in self._records]
+            self.bodies = [record.sent[0] for record in self._records]
         else:
             self.bodies = [
                 body if body is None or not body.startswith(TRACE_MARK) else unwrap(body)[0] for body in stored

@@ -27,7 +27,6 @@ from rmq._model.scores import ages_for, retries_left_of
 from rmq._model.times import Duration, duration_ms, moment_of, monotonic_s
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT, decode_payload
-from rmq._model.whereabouts import body_of, version_of
 from rmq.errors import AlreadySettledError, InvalidValueError, LeaseLostError
 
 Fold: TypeAlias = Callable[[Any, bytes], Any]
@@ -240,7 +239,7 @@ class DeliveryFacts(Generic[PayloadT]):
     @property
     def version(self) -> int | None:
         """The version of its body, the largest `version=` of its sends; `None` unless the topic merges by `Newest`."""
-        return version_of(self._record)
+        return self._record.version
 
     @property
     def wanted(self) -> int:
@@ -409,12 +408,12 @@ class MergedDelivery(Delivery[PayloadT]):
 
     def __getattr__(self, name: str) -> Any:
         if name == "_record":
-            self._record = read_record(self._stored) or NOTHING
+            self._record = read_record(self._stored)
         elif name == "items":
             self.items = self._record.items  # pyright: ignore[reportAttributeAccessIssue, reportIncompatibleMethodOverride]
         elif name in ("body", "_sent_trace"):
             found = value_in(self._stored)
-            self.body, self._sent_trace = unwrap(found) if isinstance(found, bytes) else body_of(self._record)
+            self.body, self._sent_trace = unwrap(found) if isinstance(found, bytes) else self._record.sent
         else:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         return getattr(self, name)

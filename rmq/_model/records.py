@@ -56,8 +56,15 @@ def is_context(trace: str) -> bool:
 
 
 def written_context(headers: Mapping[str, str]) -> str:
-    """Return headers as a trace context: a lone W3C traceparent as it is, others as a JSON object, none as ""."""
-    return headers.get(TRACEPARENT, "") if headers.keys() <= {TRACEPARENT} else json.dumps(headers)
+    """Return headers as a trace context: a lone W3C traceparent as it is, others as a JSON object, none as "".
+
+    A context that would be too long loses its baggage, then its tracestate.
+    """
+    text = headers.get(TRACEPARENT, "") if headers.keys() <= {TRACEPARENT} else json.dumps(headers)
+    needless = next((name for name in ("baggage", "tracestate") if name in headers), None)
+    if len(text) <= MOST_CONTEXT or needless is None:
+        return text
+    return written_context({name: value for name, value in headers.items() if name != needless})
 
 
 def read_context(context: str) -> dict[str, str]:
@@ -134,6 +141,18 @@ class Record:
         """Number of parts that a join (`J`) waits for; 0 for other kinds."""
         return _whole(*_WANTED.unpack_from(self.value)) if self.kind == "J" and len(self.value) >= 8 else 0
 
+    @property
+    def version(self) -> int | None:
+        """The version of the body; `None` if it was not merged by `Newest`, or is malformed."""
+        return self.number if self.kind == "N" and isinstance(self.number, int) and self.number >= 0 else None
+
+    @property
+    def sent(self) -> tuple[bytes | None, str]:
+        """The body without its trace context, and the trace context: for a number its text, for items `None`."""
+        if self.kind in BODIES:
+            return unwrap(self.body)
+        return None if self.kind in ITEMS else str(self.number).encode(), ""
+
     def frames(self) -> Iterator[bytes]:
         """Yield the items, each with its length before it, up to one that is truncated."""
         value, at = self.value, 8 if self.kind == "J" else 0
@@ -165,10 +184,10 @@ def plain(number: float) -> int | float:
     return int(number) if -MAX_WHOLE <= number <= MAX_WHOLE and number == int(number) else number
 
 
-def read_record(stored: bytes | None) -> Record | None:
-    """Read a stored value, `None` for none. A value without the mark is a plain body that was written by hand."""
+def read_record(stored: bytes | None) -> Record:
+    """Read a stored value; `NOTHING` for none. A value without the mark is a plain body that was written by hand."""
     if stored is None:
-        return None
+        return NOTHING
     if len(stored) < _HEAD.size or not stored.startswith(MARK):
         return Record(1, 0, 0, 0, "K", b"=" + stored)
     _, count, first, last, number, kind = _HEAD.unpack_from(stored)
@@ -276,7 +295,7 @@ def untraced(stored: bytes) -> bytes:
 
 def _with_body(stored: bytes, change: Callable[[bytes | None], bytes | None]) -> bytes:
     """Return a stored record with its body, without a trace context, changed."""
-    record = read_record(stored) or NOTHING
+    record = read_record(stored)
     if record.kind not in BODIES:
         return stored
     body = change(unwrap(record.body)[0])

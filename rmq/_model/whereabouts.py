@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, cast
 
-from rmq._model.records import BODIES, ITEMS, NOTHING, Record, read_record, unwrap
+from rmq._model.records import BODIES, ITEMS, read_record, unwrap
 from rmq._model.scores import STAMP, ages_for, lease_end_ms, retries_left_of, second_of
 from rmq._model.times import moment_of
 from rmq._model.topics import Topic, TopicType
@@ -445,8 +445,8 @@ def told(topic: Topic, stored: bytes | None) -> tuple[bytes | None, dict[str, An
     """
     if topic.merge is None:
         return unwrap(stored)[0], {}
-    record = read_record(stored) or NOTHING
-    return body_of(record)[0], {
+    record = read_record(stored)
+    return record.sent[0], {
         "number": None if record.kind in BODIES | ITEMS else record.number,
         "items": record.items,
         "item_count": record.item_count,
@@ -454,17 +454,5 @@ def told(topic: Topic, stored: bytes | None) -> tuple[bytes | None, dict[str, An
         "first_sent_ms": record.first_ms or None,
         "last_sent_ms": record.last_ms or None,
         "wanted": record.wanted,
-        "version": version_of(record),
+        "version": record.version,
     }
-
-
-def version_of(record: Record) -> int | None:
-    """Return the version of a record's body; `None` if it was not merged by `Newest`, or is malformed."""
-    return record.number if record.kind == "N" and isinstance(record.number, int) and record.number >= 0 else None
-
-
-def body_of(record: Record) -> tuple[bytes | None, str]:
-    """Return the body of a record and its trace context: for a number its text, for items `None`."""
-    if record.kind in BODIES:
-        return unwrap(record.body)
-    return None if record.kind in ITEMS else str(record.number).encode(), ""

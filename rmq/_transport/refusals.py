@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, cast
 
-from rmq._model.records import NOTHING, Record, before_value, read_record
+from rmq._model.records import Record, before_value, read_record
 from rmq._transport.call import Call, T
 from rmq._transport.script_library import default_scripts
 from rmq.errors import (
@@ -134,7 +134,7 @@ def _refused_message(call: Call[Any], number: int) -> tuple[bytes, Record, dict[
     sent, values, rules = (call.args[names.index(name)] for name in ("number", "values", "rules"))
     contents, records = call.args[len(names) :], call.args[len(names) + int(sent) + int(values) :]
     record = read_record(cast("bytes", records[min(number, len(records)) - 1]))
-    return cast("bytes", contents[number - 1]), record or NOTHING, json.loads(str(rules))
+    return cast("bytes", contents[number - 1]), record, json.loads(str(rules))
 
 
 NO_RIGHT_WITHIN = ("The user executing the script can't", "ACL failure in script")

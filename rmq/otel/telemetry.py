@@ -12,9 +12,7 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TracerProvider
 
 from rmq import Delivery, Observer, Topic
-from rmq.spi import MOST_CONTEXT, monotonic_s, read_context, written_context
-
-_LEAST_NEEDED = ("baggage", "tracestate")
+from rmq.spi import monotonic_s, read_context, written_context
 
 
 class Telemetry(Observer):
@@ -102,11 +100,7 @@ class Telemetry(Observer):
     def _current(self) -> str:
         carrier: dict[str, str] = {}
         self._propagators.inject(carrier)  # pyright: ignore[reportArgumentType] - of the default of a parameter
-        text = written_context(carrier)
-        for name in _LEAST_NEEDED:
-            if len(text) > MOST_CONTEXT and carrier.pop(name, None):
-                text = written_context(carrier)
-        return text
+        return written_context(carrier)
 
     def _context_of(self, trace: str) -> Context:
         return self._propagators.extract(read_context(trace), Context())

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rmq import Topic, TopicType
+from rmq import StreamTopic, Topic, TopicType
 from rmq.errors import InvalidValueError, ScriptFailedError
 from rmq.spark import entries
 from rmq.spark.arrow import pa, spark_types
@@ -44,7 +44,6 @@ from rmq.spi.scripts import (
     priority_of,
     score_of,
     slot_keys,
-    stream_stats,
     unwrap,
 )
 
@@ -192,11 +191,10 @@ def _last_entries(
 ) -> list[tuple[int, str]]:
     """Return the id of the last entry to read in each slot; empty slots are omitted."""
     found: list[tuple[int, str]] = []
-    for slot in slots:
-        newest = connections.run(stream_stats(topic, slot)).last_id
-        if newest:
-            sooner = last is not None and id_key(last) < id_key(newest)
-            found.append((slot, cast("str", last) if sooner else newest))
+    for each in StreamTopic(connections, topic).stats(slots).slots:
+        if each.last_id:
+            sooner = last is not None and id_key(last) < id_key(each.last_id)
+            found.append((each.slot, cast("str", last) if sooner else each.last_id))
     return found
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from rmq import PendingEntry, StreamEntry, Topic
+from rmq import PendingEntry, StreamEntry, StreamTopic, Topic
 from rmq.errors import BatchLostError
 from rmq.spark.arrow import pa, spark_types
 from rmq.spi import id_key
-from rmq.spi.scripts import MAX_BATCH, Connections, group_stats, list_dead, read_stream, stream_pending
+from rmq.spi.scripts import MAX_BATCH, Connections, group_stats, list_dead, read_stream
 
 State = tuple[str, str | None, int | None, int | None]
 """The state of an entry in a group, its consumer, its number of deliveries, and its idle time in ms."""
@@ -65,7 +65,8 @@ class GroupStates:
         stats = connections.run(group_stats(topic, slot, group))
         self._last_read = id_key(stats.last_id or "0-0")
         self._dead = frozenset(self._dead_ids())
-        self._pending = self._pending_entries() if stats.last_id else iter(())
+        found = StreamTopic(connections, topic).pending(group, slots=[slot])
+        self._pending: Iterator[PendingEntry] = found if stats.last_id else iter(())
         self._next = next(self._pending, None)
 
     def of(self, entry: StreamEntry) -> State:
@@ -80,16 +81,6 @@ class GroupStates:
         if entry.id in self._dead:
             return "dead", None, None, None
         return "acked" if key <= self._last_read else "unread", None, None, None
-
-    def _pending_entries(self) -> Iterator[PendingEntry]:
-        first = "-"
-        while True:
-            call = stream_pending(self._topic, self._slot, self._group, first, MAX_BATCH, "")
-            page = self._connections.run(call)
-            yield from page
-            if len(page) < MAX_BATCH:
-                return
-            first = f"({page[-1].id}"
 
     def _dead_ids(self) -> Iterator[str]:
         start = 0

@@ -16,7 +16,6 @@ from rmq.spi.scripts import (
     Call,
     Connections,
     EncodedMessage,
-    Record,
     RpcId,
     read_record,
     refusal,
@@ -140,7 +139,7 @@ class Mark:
 
 
 def _take_record(digest: blake2b, message: EncodedMessage) -> None:
-    record = read_record(message.body) or Record(1, 0, 0, 0, "K")
+    record = read_record(message.body)
     whole = isinstance(record.number, int)  # what floats add up to depends on their order
     number = b"%d" % record.number if whole else b"" if record.kind == "S" else repr(record.number).encode()
     items = sorted(record.frames()) if record.kind in ITEMS else ()

@@ -19,10 +19,10 @@ Topics and messages:
     `id_key` (an id of a stream as numbers that order it), `RECURRING` (the topic that runs schedules). `checked_slots`,
     `check_group` and `check_async` raise `InvalidValueError` for slots that a topic does not have, for a group that
     does not fit the topic's type, and for handlers that are not coroutine functions. `written_context` and
-    `read_context` (headers as a trace context of a message, which has up to `MOST_CONTEXT` characters). `topics_in`
-    (the topics that a program defines), `differences` (of two definitions).
+    `read_context` (headers as a trace context of a message). `topics_in` (the topics that a program defines),
+    `differences` (of two definitions).
 Figures of a minute, as `History` records them:
-    `minute_of`, `minute_of_stream`, `sum_of`.
+    `minute_of` (figures of a topic, or of a stream topic and its groups), `sum_of`.
 A client's connections and handlers:
     `connections_of` (to ask servers something else), `sample_commands` (what RMQ needs rights for), `warnings_about` (a
     server's settings). `listener_decorator` and `scheduled_decorator` (make a function a handler, `HandlerT`),
@@ -38,7 +38,7 @@ Processes:
     `cluster_status` (a Redis Cluster with workers on this machine).
 """
 
-from rmq._admin.history import minute_of, minute_of_stream, sum_of
+from rmq._admin.history import minute_of, sum_of
 from rmq._broker.keys import sample_commands
 from rmq._broker.registry import differences
 from rmq._io.secret_files import read_secret
@@ -51,7 +51,7 @@ from rmq._model.figures import TOTALS
 from rmq._model.handlers import check_async
 from rmq._model.hosts import allows_host, is_loopback, network_of
 from rmq._model.messages import Message, Payload
-from rmq._model.records import MOST_CONTEXT, read_context, written_context
+from rmq._model.records import read_context, written_context
 from rmq._model.schedules import RECURRING
 from rmq._model.times import (
     Duration,
@@ -81,11 +81,11 @@ from rmq.client import RmqClient
 
 # fmt: off
 __all__ = [
-    "MOST_CONTEXT", "RECURRING", "RELOADED", "TOTALS", "URL_VARIABLE", "AnyPlace", "Duration", "HandlerT", "HttpServer",
+    "RECURRING", "RELOADED", "TOTALS", "URL_VARIABLE", "AnyPlace", "Duration", "HandlerT", "HttpServer",
     "InlineRunner", "Message", "Payload", "PayloadT", "Supervisor", "allows_host", "check_async", "check_group",
     "checked_slots", "chosen_url", "cluster_down", "cluster_status", "cluster_up", "connections_of", "counted",
     "differences", "duration_ms", "end_with_parent", "id_key", "inline_runner", "instant_ms", "is_loopback",
-    "listener_decorator", "minute_of", "minute_of_stream", "moment_at", "monotonic_s", "network_of", "number_ms",
+    "listener_decorator", "minute_of", "moment_at", "monotonic_s", "network_of", "number_ms",
     "read_context", "read_secret", "run_reloading", "safe_lines", "sample_commands", "scheduled_decorator",
     "serve_health", "serve_on", "shown", "span", "sum_of", "topics_in", "typed_duration_ms", "typed_instant_ms",
     "until_signal", "warnings_about", "written_context", "zookeeper_access",

@@ -18,8 +18,8 @@ What is sent:
     each server, in `RoundLimits` and `BATCH_BYTES`; `blocks`, `send_patiently` and `wait_for_room` for topics whose
     sends wait. `take_from` asks for a rate of the whole cluster.
 Records of messages that merge:
-    `Record`, `read_record`, `write_record`, `fold`; bodies with a trace context `wrap` and `unwrap`, which begin with
-    `TRACE_MARK`. `BODIES`, `NUMBERS` and `ITEMS` are the kinds of merges, `NOTHING` stands for no value, `MAX_WHOLE` is
+    `read_record`, `write_record`, `fold`; bodies with a trace context `wrap` and `unwrap`, which begin with
+    `TRACE_MARK`. `BODIES`, `NUMBERS` and `ITEMS` are the kinds of merges, `MAX_WHOLE` is
     the largest whole number.
 What is claimed:
     `queue_claims` builds claims and settlements of `ClaimPart`s, of up to `MAX_BATCH` messages and `CLAIM_BYTES`, or
@@ -27,7 +27,7 @@ What is claimed:
     and `priority_of` read scores. `look_at_queue` and `look_at_stream` ask when slots are due, a `WakeupSubscriber`
     hears when they become so. `describe` returns an error in words.
 What is there:
-    `queue_stats`, `stream_stats`, `group_stats`, `read_stream`, `stream_pending`, `join_stream`; `list_dead`,
+    `queue_stats`, `group_stats`, `read_stream`, `join_stream`; `list_dead`,
     `dead_message`, `redrive_dead`, `new_score`. `SparkQueries` holds the reports of queries, one every `REPORT_S`.
 Owners of slots:
     `OwnershipFollower` with a `RedisCoordinator` or ZooKeeper's; `HandoverGate` says when a slot may be claimed;
@@ -52,9 +52,7 @@ from rmq._broker.shared import Lock, take_from, take_lock
 from rmq._broker.streams import group_stats
 from rmq._broker.streams import join as join_stream
 from rmq._broker.streams import look as look_at_stream
-from rmq._broker.streams import pending as stream_pending
 from rmq._broker.streams import read_range as read_stream
-from rmq._broker.streams import stats as stream_stats
 from rmq._broker.viewing import stats as queue_stats
 from rmq._claiming.claim_planner import HandoverGate
 from rmq._claiming.wakeups import WakeupSubscriber
@@ -68,10 +66,8 @@ from rmq._model.records import (
     BODIES,
     ITEMS,
     MAX_WHOLE,
-    NOTHING,
     NUMBERS,
     TRACE_MARK,
-    Record,
     fold,
     read_record,
     unwrap,
@@ -100,16 +96,16 @@ from rmq._transport.urls import parse_url
 # fmt: off
 __all__ = [
     "BATCH_BYTES", "BODIES", "CLAIM_BYTES", "ITEMS", "MAX_BATCH", "MAX_COUNT", "MAX_SLOTS", "MAX_WHOLE", "NACK_BATCH",
-    "NOTHING", "NO_OWNER", "NUMBERS", "REPORT_S", "TRACE_MARK", "Audit", "Batch", "BoundScript", "Call", "ClaimPart",
+    "NO_OWNER", "NUMBERS", "REPORT_S", "TRACE_MARK", "Audit", "Batch", "BoundScript", "Call", "ClaimPart",
     "Connections", "Dispatch", "Durability", "EncodedMessage", "Encoder", "HandoverGate", "Lock", "OwnershipFollower",
-    "Pipeline", "QueueBroker", "Record", "RedisCoordinator", "Registry", "RoundLimits", "Rows", "RpcId",
+    "Pipeline", "QueueBroker", "RedisCoordinator", "Registry", "RoundLimits", "Rows", "RpcId",
     "ScriptLibrary", "SparkQueries", "WakeupSubscriber", "ages_for", "blocks", "call_in_parts", "call_slots",
     "checked_group", "claim_order_of", "confirm_all", "dead_message", "describe", "fold", "gathered", "group_keys",
     "group_stats", "ignore", "is_chroot", "is_id", "is_name", "java_home_for_spark", "join_stream", "list_dead",
     "look_at_queue", "look_at_stream", "meaning_of", "new_score", "parse_durability", "parse_url", "payload_bytes",
     "position", "priority_of", "query_keys", "queue_claims", "queue_stats", "read_record", "read_stream",
     "redrive_dead", "refusal", "same_merging", "score_of", "send_calls", "send_patiently", "sent_key", "slot_keys",
-    "slots_of", "stream_pending", "stream_stats", "take_from", "take_lock", "unwrap", "wait_for_room", "wrap",
+    "slots_of", "take_from", "take_lock", "unwrap", "wait_for_room", "wrap",
     "write_rate_key", "write_record",
 ]
 # fmt: on

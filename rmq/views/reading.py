@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from rmq import Definitions, Minute, ServerMemory, Topic, TopicStats, TopicType, WorkerInfo
+from rmq import Definitions, Inspection, Minute, SearchPage, ServerMemory, Topic, TopicStats, TopicType, WorkerInfo
 from rmq.client import RmqClient
 from rmq.errors import RedisUnavailableError, RmqError
-from rmq.spi import id_key, minute_of, minute_of_stream
+from rmq.spi import id_key, minute_of
 from rmq.views.findings import GROWTH_MINUTES, Reading, TopicReading
 
 log = logging.getLogger("rmq.status")
 T = TypeVar("T")
+
+PAGE_BUDGET = 20_000
+"""Number of entries that one call of a search examines, a few ms of Redis."""
 
 SECONDS_OF_RATES = 10, 90
 """Age in seconds of a reading from which a rate can be computed: younger is too short, older is no longer the rate."""
@@ -64,7 +68,7 @@ def read_topic(client: RmqClient, topic: Topic) -> TopicReading:
 
 def _read_queue(client: RmqClient, topic: Topic) -> TopicReading:
     stats = client.inspect(topic).stats()
-    figures = minute_of(stats, stats.now_ms // 60_000)
+    figures = minute_of(stats.now_ms // 60_000, stats)
     return TopicReading(topic, figures, sum(slot.paused for slot in stats.slots), stats)
 
 
@@ -74,7 +78,7 @@ def _read_stream(client: RmqClient, topic: Topic) -> TopicReading:
     now_ms = max(slot.now_ms for slot in stream.slots)
     unread = {group.group: next(view.unread(group.group, 1), None) for group in groups if group.lag}
     ages = {name: max(0, now_ms - id_key(entry.id)[0]) for name, entry in unread.items() if entry is not None}
-    figures = replace(minute_of_stream(stream, groups, now_ms // 60_000), late_ms=max(ages.values(), default=0))
+    figures = replace(minute_of(now_ms // 60_000, stream, groups), late_ms=max(ages.values(), default=0))
     paused = sum(slot.paused for group in groups for slot in group.slots)
     return TopicReading(topic, figures, paused, None, stream, tuple(groups), ages)
 
@@ -88,6 +92,22 @@ def read_or(name: str, read: Callable[[], T], otherwise: T) -> T:
     except RmqError as error:
         log.warning("cannot read %s: %s", name, error)
         return otherwise
+
+
+def search_pages(
+    view: Inspection, pattern: str | bytes | None, most: int, budget: int = sys.maxsize, **where: Any
+) -> Iterator[SearchPage]:
+    """Yield the pages of a search until it ends, `most` messages are found, or about `budget` entries are examined.
+
+    `where` are further arguments of `Inspection.search`. The last page's cursor is `None` if the search has ended.
+    """
+    number = looked_at = 0
+    while number < most and looked_at < budget:
+        bounds = {"limit": min(1_000, most - number), "budget": min(PAGE_BUDGET, budget - looked_at)}
+        yield (page := view.search(pattern, **bounds, **where))
+        if page.cursor is None:
+            return
+        number, looked_at, where["cursor"] = number + len(page.messages), looked_at + page.looked_at, page.cursor
 
 
 def rates_between(before: Minute, after: Minute, seconds: float) -> dict[str, float]:

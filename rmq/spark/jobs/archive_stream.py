@@ -24,7 +24,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, LongType, StructField, StructType
 
-from rmq import Retention, Topic, TopicType
+from rmq import Retention, StreamTopic, Topic, TopicType
 from rmq.errors import DriverReplacedError, InvalidValueError, RmqError
 from rmq.spark.calls import lock_run
 from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
@@ -44,7 +44,6 @@ from rmq.spi.scripts import (
     checked_group,
     look_at_stream,
     read_stream,
-    stream_stats,
 )
 
 DAY_MS = 86_400_000
@@ -290,7 +289,7 @@ def _ranges(connections: Connections, topic: Topic, ends: Mapping[int, str]) -> 
         slots,
         lambda slot: read_stream(topic, slot, f"({ends.get(slot, '0-0')}", "+", 1, down=False),
     )
-    lasts = call_slots(connections, slots, lambda slot: stream_stats(topic, slot))
+    lasts = StreamTopic(connections, topic).stats().slots
     return {
         str(slot): (page[0].id, last.last_id or page[0].id)
         for slot, page, last in zip(slots, pages, lasts, strict=True)

@@ -20,7 +20,6 @@ from rmq.spi.scripts import (
     TRACE_MARK,
     EncodedMessage,
     Encoder,
-    Record,
     Rows,
     fold,
     read_record,
@@ -213,7 +212,7 @@ def _join_of(encoder: Encoder, content: bytes, value: Any, wanted: Any, weight: 
         raise InvalidMessageError(f"weight of {content!r:.80} is {weight!r}; it must be from 1 to {MAX_COUNT}")
     if not parts or not all(parts):
         raise InvalidMessageError(f"part of {content!r:.80} is {parts!r:.80}; parts must not be null or empty")
-    records = [cast("Record", read_record(encoder.join(content, part, wanted))) for part in parts]
+    records = [read_record(encoder.join(content, part, wanted)) for part in parts]
     return write_record(replace(reduce(fold, records), count=weight))
 
 
@@ -225,7 +224,7 @@ def values_of(columns: MergeColumns, row: EncodedMessage, lists: bool) -> list[d
         row: The message; several rows may have been folded into it.
         lists: Whether the items of a row are in one list.
     """
-    record = cast("Record", read_record(row.body))
+    record = read_record(row.body)
     values: list[Any] = [unwrap(record.body)[0] if record.kind in BODIES else record.number]
     if record.kind in ITEMS:
         values = [list(record.items)] if lists else list(record.items)

@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import NamedTuple, TypeVar, cast
 
 from rmq import Collect, Merge, Overflow, Topic, TopicType
-from rmq.spi.scripts import ITEMS, Batch, EncodedMessage, Record, Rows, gathered, read_record
+from rmq.spi.scripts import ITEMS, Batch, EncodedMessage, Rows, gathered, read_record
 
 T = TypeVar("T")
 
@@ -173,7 +173,7 @@ def in_order(topic: Topic, rows: Sequence[EncodedMessage]) -> Iterator[Sequence[
     waves: list[list[EncodedMessage]] = []
     content, wave, number, size = b"", 0, 0, 0
     for row in rows:
-        record = cast("Record", read_record(row.body))
+        record = read_record(row.body)
         if row.content != content:
             content, wave, number, size = row.content, 0, 0, 0
         number, size = number + int(record.number), size + len(record.value)
