@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import chain, islice
 from numbers import Real
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rmq._admin.notices import DeadNotices, DeadNotifier
 from rmq._admin.view import most
@@ -123,8 +123,15 @@ class Dead(Generic[D]):
             start += len(page)
 
     def count(self, where: DeadFilter = ALL) -> int:
-        """Return the number of selected dead messages."""
-        return sum(1 for _ in self.list(where))
+        """Return the number of selected dead messages; without conditions they are not read."""
+        if where != ALL:
+            return sum(1 for _ in self.list(where))
+        topic, group = self.topic, self._group
+
+        def sizes(slot: int) -> Call[Any]:
+            return viewing.stats(topic, slot) if group is None else streams.group_stats(topic, slot, group)
+
+        return sum(stats.dead for stats in call_slots(self._connections, range(topic.slots), sizes))
 
     def purge(self, where: DeadFilter = ALL, *, limit: int | None = None, progress: Progress | None = None) -> int:
         """Delete dead messages; return how many. Entries stay in the stream. Arguments as for `redrive`."""

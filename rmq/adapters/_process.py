@@ -5,9 +5,25 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from rmq import Producer, RmqClient, Topic
+from rmq import Listener, Producer, RmqClient, Topic
+from rmq.errors import RmqError
+
+
+def run_worker(client: RmqClient, listeners: Sequence[Listener], drain: float, **options: Any) -> None:
+    """Run handlers until SIGTERM or SIGINT; `options` are those of `RmqClient.run`.
+
+    Raises:
+        RmqError: As `RmqClient.run`, or handlers were still running `drain` seconds after the signal.
+    """
+    client.add(*listeners)
+    if unfinished := client.run(drain, **options):
+        raise RmqError(
+            f"handlers still running after {drain:g} s: {len(unfinished)}; their messages are redelivered when their "
+            "leases expire"
+        )
 
 
 class ProcessClient:

@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("rmq.adapters.flask needs the package flask: pip install 'rmq[flask]'") from error
 
 from rmq import HandlerDecorator, Listener, ListenerOptions, Producer, RmqClient, ScheduleOptions, Topic, scan
-from rmq.adapters._process import ProcessClient
+from rmq.adapters._process import ProcessClient, run_worker
 from rmq.client import DRAIN_S
 from rmq.errors import InvalidValueError, RmqError
 from rmq.spi import HandlerT, PayloadT, chosen_url, listener_decorator, scheduled_decorator
@@ -128,18 +128,12 @@ def _new_client(app: flask.Flask) -> RmqClient:
 
 
 def _worker_command(rmq: Rmq) -> click.Command:
-    def run(threads: int | None, handlers: int | None, drain: float, idle: str, exit_when_hung: bool) -> None:
+    def run(**options: Any) -> None:
         app = _current()
         try:
-            client = _new_client(app)
-            client.add(*rmq.listeners(app))
+            run_worker(_new_client(app), rmq.listeners(app), **options)
         except RmqError as error:
             raise click.ClickException(str(error)) from None
-        if unfinished := client.run(drain, threads, handlers, idle, exit_when_hung=exit_when_hung):
-            raise click.ClickException(
-                f"handlers still running after {drain:g} s: {len(unfinished)}; their messages are redelivered when "
-                "their leases expire"
-            )
 
     options = [
         click.Option(["--threads"], type=click.IntRange(1, 1_000), help="Number of threads per listener."),

@@ -21,9 +21,6 @@ from rmq.cli.commands import (
     consume,
     dashboard,
     dead,
-    doctor,
-    entries,
-    find,
     messages,
     metrics,
     schedules,
@@ -32,7 +29,6 @@ from rmq.cli.commands import (
     status,
     steer,
     streams,
-    topic_changes,
     topics,
     worker,
 )
@@ -96,23 +92,19 @@ def take_global_options(
 
 
 register(app, send.send, consume.consume, status.status, stats.stats, messages.peek, messages.cancel)
-register(app, messages.reschedule)
-register(app, steer.reprioritise, steer.promote, find.find, find.search, steer.pause, steer.resume, steer.purge)
-register(
-    app, steer.audit, steer.workers, worker.worker, metrics.metrics, adopt.adopt, dashboard.dashboard, doctor.doctor
-)
-register(app, bench.bench)
+register(app, messages.reschedule, messages.reprioritise, messages.promote, messages.find, messages.search)
+register(app, steer.pause, steer.resume, steer.purge, steer.audit, steer.workers, worker.worker, metrics.metrics)
+register(app, adopt.adopt, dashboard.dashboard, status.doctor, bench.bench)
 register(dead_app, list=dead.list_dead, redrive=dead.redrive, purge=dead.purge)
-register(stream_app, streams.groups, streams.add_group, streams.remove_group, streams.consumers)
-register(stream_app, streams.move_group)
-register(stream_app, streams.remove_consumer, streams.pending, range=entries.show_range)
-register(stream_app, entries.tail, entries.delete, entries.trim)
+register(stream_app, streams.groups, streams.add_group, streams.remove_group, streams.consumers, streams.move_group)
+register(stream_app, streams.remove_consumer, streams.pending, range=streams.show_range)
+register(stream_app, streams.tail, streams.delete, streams.trim)
 command(schedules_app, None, schedules.list_schedules)
 register(schedules_app, schedules.put, schedules.remove, schedules.run_now, list=schedules.list_schedules)
 command(topics_app, None, topics.list_topics)
 register(topics_app, list=topics.list_topics, create=topics.create_topic, show=topics.show_topic)
 register(topics_app, change=topics.change_topic, delete=topics.delete_topic)
-register(topics_app, topic_changes.diff, topic_changes.apply)
+register(topics_app, topics.diff, topics.apply)
 app.add_typer(dead_app, name="dead")
 app.add_typer(stream_app, name="stream")
 app.add_typer(cluster_app, name="cluster")

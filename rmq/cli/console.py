@@ -12,11 +12,10 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
-from operator import attrgetter, methodcaller
 from typing import Annotated, Any, Concatenate, ParamSpec, TextIO, TypeAlias, TypeVar, cast, get_args
 
 import typer
@@ -28,10 +27,11 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo, ParameterInfo
 
 from rmq import DeadMessage, FoundMessage, JsonFormatter, RmqClient, Topic, TopicType
-from rmq.cli.parsing import with_own_parser
+from rmq.cli.options import with_own_parser
 from rmq.cli.settings_file import SERVICES, variable_of
 from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, RmqError, UnknownTopicError
 from rmq.spi import URL_VARIABLE, chosen_url, safe_lines, shown
+from rmq.views.columns import Column
 
 FAILED, BAD_INPUT = 1, 2
 """Exit codes for a failure, and for invalid usage or input."""
@@ -45,7 +45,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Columns: TypeAlias = Mapping[str, Callable[[T], str | Text]]
-"""Columns of a table: name, as for `new_table` -> the function that returns the escaped cell of a value."""
+"""Columns of a table: name, as in `rmq.views.columns` -> the function that returns the escaped cell of a value."""
+
+_TONES = {"": "", "warn": "yellow", "bad": "red"}
 
 Url = Annotated[
     str | None,
@@ -237,8 +239,10 @@ class Session:
             yield lambda done: progress.update(task, completed=done)
 
 
-def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[Session, P], None]) -> None:
+def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[Session, P], int | None]) -> None:
     """Register a function as a command with the global options. An `RmqError` ends it with one line of error.
+
+    The function returns the exit code; `None` is 0, success.
 
     A parameter whose type is a dataclass adds an option for each field of the dataclass. The help of an option stands
     in the section `Options` of the function's docstring, or `Attributes` of the dataclass's.
@@ -266,9 +270,11 @@ def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[S
             own = {name: _parsed(value, names[name]) for name, value in own.items()}
             for name, kind in groups.items():
                 own[name] = kind(**{field.name: own.pop(field.name) for field in fields(kind)})
-            cast("Callable[..., None]", function)(session, **own)
+            code = cast("Callable[..., int | None]", function)(session, **own)
         except RmqError as error:
             raise session.fail(error) from None
+        if code:
+            raise typer.Exit(code)
 
     shared = inspect.signature(call, eval_str=True).parameters
     taken = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
@@ -371,7 +377,7 @@ def make_group(help: str, *, no_args_is_help: bool = True, epilog: str | None = 
     )
 
 
-def register(group: typer.Typer, *functions: Callable[..., None], **named: Callable[..., None]) -> None:
+def register(group: typer.Typer, *functions: Callable[..., int | None], **named: Callable[..., int | None]) -> None:
     """Register functions as commands, under their own names with dashes, or under the names of `named`."""
     for name, function in [*((each.__name__.replace("_", "-"), each) for each in functions), *named.items()]:
         command(group, name, function)
@@ -466,22 +472,17 @@ def table_of(
     """Return a table with a row for each value. `style` returns the style of a value's row."""
     table = new_table(*columns, title=title)
     for value in values:
-        table.add_row(*(cell(value) for cell in columns.values()), style=style(value))
+        table.add_row(*cells_of(columns, value), style=style(value))
     return table
 
 
-def numbers(names: str) -> Columns[Any]:
-    """Return the columns of whole numbers that are attributes of the values; `names` are separated by spaces."""
-    return {f">{name.replace('_', ' ')}": _formatted(attrgetter(name)) for name in names.split()}
-
-
-def totals(names: Iterable[str]) -> Columns[Any]:
-    """Return the columns of counters, which the method `total` of the values returns."""
-    return {f">{name}": _formatted(methodcaller("total", name)) for name in names}
-
-
-def _formatted(read: Callable[[Any], int]) -> Callable[[Any], str]:
-    return lambda value: f"{read(value):,}"
+def cells_of(columns: Columns[T], value: T) -> Iterator[Text]:
+    """Yield the cells of a value: cut to fit in columns with the prefix `~`, and coloured if they need attention."""
+    for name, cell in columns.items():
+        text = cell(value)
+        tone = cast("Column[T]", cell).tone(value) if isinstance(cell, Column) else ""
+        cut = name.startswith("~")
+        yield text if isinstance(text, Text) else cut_words(text) if cut else Text(text, style=_TONES[tone])
 
 
 def cut(value: str | bytes) -> Text:

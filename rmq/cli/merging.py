@@ -27,8 +27,7 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq.cli.options import typed
-from rmq.cli.parsing import choice, parse_duration, parse_number
+from rmq.cli.options import choice, parse_duration, parse_number, typed
 from rmq.errors import InvalidValueError
 from rmq.spi.scripts import MAX_COUNT
 from rmq.views.words import dashed, merge_name

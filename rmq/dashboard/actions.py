@@ -30,6 +30,7 @@ from rmq.dashboard.queries import Reader
 from rmq.dashboard.rendering import Pages
 from rmq.errors import InvalidValueError, RmqError
 from rmq.spi import counted, shown
+from rmq.views.reading import search_pages
 
 Form = Mapping[str, str]
 Done = tuple[str, str]
@@ -171,21 +172,16 @@ class Actions:
         """Return the number of messages that an action is about, in words."""
         if (each := name.removesuffix("-selected")) in SELECTED:
             return counted(len(_selected(each, form)), "message")
-        topic = self._topic(form)
-        if topic.type is TopicType.STREAM:
-            return counted(
-                self._reader.client.stream(topic).group(_field(form, "group")).dead, "dead entry", "dead entries"
-            )
-        view = self._reader.client.inspect(topic)
-        if name == "purge":
+        if name in ("purge", "cancel-matching"):
+            view = self._reader.client.inspect(self._topic(form))
+            if name == "cancel-matching":
+                return _at_most(_matches(view, _field(form, "pattern")), "message")
             return counted(getattr(view.stats(), "backlog" if _state(form) == "store" else "waiting"), "message")
-        if name == "cancel-matching":
-            return _at_most(_matches(view, _field(form, "pattern")), "message")
-        where = _filter(form)
+        dead, _, where = self._dead(form)
         if where == DeadFilter():
-            return counted(view.stats().dead, "dead message")
-        dead = self._reader.client.dead(topic).list(where, MOST_COUNTED + 1)
-        return _at_most(sum(1 for _ in dead), "dead message")
+            nouns = ("dead entry", "dead entries") if isinstance(dead, GroupDead) else ("dead message",)
+            return counted(dead.count(), *nouns)
+        return _at_most(sum(1 for _ in dead.list(where, MOST_COUNTED + 1)), "dead message")
 
     def _redrive(self, form: Form, actor: str) -> Done:
         """Redrive all matching dead messages, or the dead entries of a group, in the background."""
@@ -208,7 +204,7 @@ class Actions:
             form, f"purge of dead messages{which}", lambda report: _dropped(dead.purge(where, progress=report))
         )
 
-    def _dead(self, form: Form, actor: str) -> tuple[DeadLetters | GroupDead, str, DeadFilter]:
+    def _dead(self, form: Form, actor: str | None = None) -> tuple[DeadLetters | GroupDead, str, DeadFilter]:
         topic = self._topic(form)
         if topic.type is TopicType.STREAM:
             group = _field(form, "group")
@@ -270,8 +266,8 @@ SELECTED = {"cancel": ALIVE, "promote": ALIVE, "redrive": DEAD, "purge-dead": DE
 MOST_FIELDS = 120
 """Maximum number of fields of a form: a page of selected messages, and a few more."""
 
-MOST_COUNTED, PAGE = 10_000, 1_000
-"""Number up to which matching messages are counted before an action, and of those that are read at once."""
+MOST_COUNTED = 10_000
+"""Number up to which matching messages are counted before an action."""
 
 ASKED = {
     "cancel": "Cancel {message} in topic {topic}?",
@@ -335,13 +331,7 @@ def _selected(action: str, form: Form) -> list[tuple[int, bytes]]:
 
 def _matches(view: Inspection, pattern: str) -> int:
     """Count the matching messages that are queued or wait for a retry, until they are more than `MOST_COUNTED`."""
-    found, cursor = 0, None
-    while found <= MOST_COUNTED:
-        page = view.search(pattern, places=ALIVE, cursor=cursor, limit=PAGE)
-        found, cursor = found + len(page.messages), page.cursor
-        if cursor is None:
-            break
-    return found
+    return sum(len(page.messages) for page in search_pages(view, pattern, MOST_COUNTED + 1, places=ALIVE))
 
 
 def _state(form: Form) -> Literal["store", "retry"]:

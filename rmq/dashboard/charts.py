@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rmq import GroupSlot, GroupStats, SlotStats, TopicStats
+from rmq import GroupSlot, GroupStats, TopicStats
 from rmq.spi import span
+from rmq.views.columns import GROUP_SIZES, SIZES, plain
 
 WIDTH, HEIGHT = 600, 120
 MOST_POINTS = 360
@@ -140,32 +141,26 @@ def _paths(placed: Sequence[tuple[int, float, float, float]], gap_ms: int) -> tu
 Heat = list[tuple[int, str, str]]
 """Per slot: number, CSS class of its colour, and tooltip."""
 
-METRICS = {
-    "backlog": ("backlog", "backlog"),
-    "due": ("due_now", "due now"),
-    "late": ("lateness_ms", "lateness"),
-    "flight": ("in_flight", "in flight"),
-    "waiting": ("waiting", "waiting"),
-    "dead": ("dead", "dead"),
-}
-"""Metric of the colours -> its attribute of `TopicStats`, and its label."""
+METRICS = {plain(name): column for name, column in SIZES.items()}
+"""Metric of the colours of a topic's slots -> its column."""
 
-GROUP_METRICS = {"lag": ("lag", "lag"), **{metric: METRICS[metric] for metric in ("flight", "waiting", "dead")}}
-"""Metric of a group's colours -> its attribute of `GroupSlot`, and its label."""
+GROUP_METRICS = {plain(name): column for name, column in GROUP_SIZES.items()}
+"""Metric of the colours of a group's slots -> its column."""
+
 HEAT_STEPS = 7
 OWNER_COLOURS = 12
 
 
-def by_slot(stats: TopicStats | GroupStats) -> list[tuple[SlotStats | GroupSlot, TopicStats | GroupSlot]]:
-    """Return each slot of a topic or group with the object that has its figures."""
+def by_slot(stats: TopicStats | GroupStats) -> list[TopicStats] | list[GroupSlot]:
+    """Return the figures of each slot of a topic or group."""
     if isinstance(stats, GroupStats):
-        return [(slot, slot) for slot in stats.slots]
-    return [(slot, TopicStats(stats.topic, (slot,))) for slot in stats.slots]
+        return list(stats.slots)
+    return [TopicStats(stats.topic, (slot,)) for slot in stats.slots]
 
 
-def by_metric(stats: TopicStats | GroupStats, metric: str) -> list[tuple[Any, Any]]:
+def by_metric(stats: TopicStats | GroupStats, metric: str) -> list[Any]:
     """Return the slots as `by_slot` does, but the highest metric first; by number if it is `owner`."""
-    return sorted(by_slot(stats), key=lambda row: -_value(row[1], metric))
+    return sorted(by_slot(stats), key=lambda row: -_value(row, metric))
 
 
 def heat(stats: TopicStats | GroupStats, metric: str, owners: Mapping[int, str], names: Sequence[str]) -> Heat:
@@ -177,7 +172,7 @@ def heat(stats: TopicStats | GroupStats, metric: str, owners: Mapping[int, str],
         owners: Slot -> name of its owner.
         names: All owners; the position of a name determines its colour.
     """
-    rows = [(slot, _value(figures, metric)) for slot, figures in by_slot(stats)]
+    rows = [(slot, _value(each, metric)) for slot, each in zip(stats.slots, by_slot(stats), strict=True)]
     highest = max((value for _, value in rows), default=0)
     cells: Heat = []
     for slot, value in rows:
@@ -187,7 +182,7 @@ def heat(stats: TopicStats | GroupStats, metric: str, owners: Mapping[int, str],
             said = owner or "no owner"
         else:
             level = 0 if not value else 1 + min(HEAT_STEPS - 1, int(value / highest * (HEAT_STEPS - 0.001)))
-            label = "ms late" if metric == "late" else {**METRICS, **GROUP_METRICS}[metric][1]
+            label = "ms late" if metric == "late" else metric
             colour, said = f"heat{level}", f"{value:,} {label}" + (f", {owner}" if owner else "")
         if slot.paused:
             colour, said = f"{colour} paused", f"{said}, paused"
@@ -197,5 +192,5 @@ def heat(stats: TopicStats | GroupStats, metric: str, owners: Mapping[int, str],
 
 def _value(figures: TopicStats | GroupSlot, metric: str) -> int:
     """Return a metric of a slot; 0 if it is unknown, or for the metric `owner`, which is no number."""
-    attribute, _ = {**METRICS, **GROUP_METRICS}.get(metric, ("", ""))
-    return getattr(figures, attribute, 0) or 0
+    columns: Any = GROUP_METRICS if isinstance(figures, GroupSlot) else METRICS
+    return 0 if metric == "owner" else columns[metric].value(figures) or 0

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, get_args
 from rmq import FoundMessage, Inspection, PeekedMessage, Topic, TopicType
 from rmq.errors import InvalidValueError
 from rmq.spi import AnyPlace
+from rmq.views.reading import search_pages
 
 PAGE = 50
 """Number of messages on a page."""
@@ -78,15 +79,9 @@ def list_messages(
     if len(places) == 1 and places != ("dead",) and not pattern and sort == "next" and cursor is None:
         rows = list(itertools.islice(_in_order(view, places[0], first), first, first + PAGE + 1))
         return Listing(rows[:PAGE], None, first + PAGE if len(rows) > PAGE and first + PAGE <= FARTHEST else 0)
-    found: dict[tuple[int, bytes, str], Listed] = {}
-    looked_at = 0
-    while True:
-        left = min(1_000, MOST_LISTED - len(found))
-        page = view.search(pattern or "*", places=places, cursor=cursor, limit=left, budget=BUDGET - looked_at)
-        found |= {(each.slot, each.content, each.place): each for each in page.messages}
-        cursor, looked_at = page.cursor, looked_at + page.looked_at
-        if cursor is None or len(found) >= MOST_LISTED or looked_at >= BUDGET:
-            break
+    pages = list(search_pages(view, pattern or None, MOST_LISTED, BUDGET, places=places, cursor=cursor))
+    found = {(each.slot, each.content, each.place): each for page in pages for each in page.messages}
+    cursor = pages[-1].cursor
     rows = sorted(found.values(), key=partial(_sort_key, view.topic, sort))
     return Listing(rows[first : first + PAGE], len(rows), first + PAGE if first + PAGE < len(rows) else 0, cursor)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -11,7 +11,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq import ListenerInfo, RunningHandler, Topic, TopicType, Whereabouts, WorkerInfo
+from rmq import (
+    ListenerInfo,
+    RunningHandler,
+    Topic,
+    TopicStats,
+    TopicType,
+    Whereabouts,
+    WorkerInfo,
+)
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.charts import GROUP_METRICS, METRICS, by_metric, heat
 from rmq.dashboard.listing import PLACES as SECTIONS
@@ -19,8 +27,10 @@ from rmq.dashboard.listing import SORTS, list_messages
 from rmq.dashboard.queries import PERIODS, RANGES, Reader, basis_for, digest
 from rmq.dashboard.rendering import Pages, link, message_link
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
-from rmq.spi import AnyPlace, checked_slots, id_key, monotonic_s, shown, span
+from rmq.spi import AnyPlace, checked_slots, monotonic_s, shown, span
+from rmq.views.columns import CONSUMERS, GROUP_SIZES, LISTENERS, SIZES, TOPICS, Column, plain, share
 from rmq.views.findings import TopicReading
+from rmq.views.reading import search_pages
 
 PAGE = 50
 MOST_SCHEDULES = 200
@@ -32,28 +42,15 @@ LATE_MS = 1_000
 BUDGET = 5_000
 """Maximum number of messages that one search examines."""
 
-COLUMNS = (
-    ("name", "Topic", "by name"), ("type", "Type", "by type"), ("backlog", "Backlog", "messages that wait"),
-    ("due_now", "Due now", "may be delivered now"), ("oldest", "Oldest", "waiting time of the oldest due message"),
-    ("in_flight", "In flight", "claimed by handlers"), ("waiting", "Waiting", "waiting for a retry"),
-    ("dead", "Dead", "failed permanently"), ("merged", "Merged", "share of all sends that merged"),
-    ("sent", "Sent/s", "over the last ten seconds"), ("done", "Done/s", "over the last ten seconds"),
-)  # fmt: skip
-"""Columns of the table of topics: name in addresses, heading, and explanation. The order is by trouble at first."""
+FILLED: Column[Any] = Column(lambda row: "", str)
+"""A column whose cells the template fills in."""
 
-SORTED: dict[str, Callable[[TopicReading], Any]] = {
-    "name": lambda each: each.topic.name,
-    "oldest": lambda each: -(each.oldest_ms or 0),
-    "type": lambda each: each.topic.type.value,
-    "merged": lambda each: -each.figures.merged / max(1, each.figures.accepted),
-    "sent": lambda each: -each.rates.get("accepted", 0.0),
-    "done": lambda each: -each.rates.get("acked", 0.0),
-    **{
-        name: lambda each, name=name: -getattr(each.figures, name)
-        for name in ("backlog", "due_now", "in_flight", "waiting", "dead")
-    },
-}
-"""Sort keys of the table of topics: names ascending, numbers descending."""
+_SHARE: Column[TopicStats] = Column(lambda each: each.merged_ratio if each.total("accepted") else None, share)
+SLOT = {"slot": FILLED, "owner": FILLED, **SIZES, ">merged": _SHARE}
+GROUP = {"group": FILLED, **GROUP_SIZES, ">oldest unread": FILLED, "state": FILLED}
+GROUP_SLOT = {"slot": FILLED, "owner": FILLED, **GROUP_SIZES, "oldest unacked": FILLED, "last read": FILLED}
+LISTENER = {name: column for name, column in LISTENERS.items() if name != ">longest"}
+
 SLOT_ROWS = 16
 """Number of slots that a table shows at a time."""
 
@@ -123,11 +120,11 @@ class Views:
         charts = self._reader.charts(None, chosen)
         part, sort = request.query_params.get("filter", ""), request.query_params.get("sort", "")
         rows = [each for each in overview.topics if part.lower() in each.topic.name.lower()]
-        if sort in SORTED:
-            rows.sort(key=SORTED[sort])
+        for column in (column for name, column in TOPICS.items() if plain(name) == sort):
+            rows.sort(key=column.rank)
         return self._pages.render(
             request, "overview.html", overview=overview, charts=charts, periods=PERIODS, chosen=chosen,
-            handlers=self._reader.handler_times(), rows=rows, filter=part, sort=sort, columns=COLUMNS,
+            handlers=self._reader.handler_times(), rows=rows, filter=part, sort=sort, columns=TOPICS,
         )  # fmt: skip
 
     def find(self, request: Request) -> Response:
@@ -154,6 +151,8 @@ class Views:
         if now.stats is None:
             values |= {"consumers": self._reader.consumers(now.topic)}
             values |= _part_of(request, now.stream.slots if now.stream else ())
+            columns = GROUP if self._pages.settings.read_only else GROUP | {"actions": FILLED}
+            values |= {"group_columns": columns, "consumer_columns": {**CONSUMERS, "group": FILLED}}
             return self._pages.render(request, "stream.html", **values)
         if metric not in (*METRICS, "owner"):
             metric = "backlog"
@@ -170,6 +169,7 @@ class Views:
             metric=metric,
             metrics=METRICS,
             **_part_of(request, by_metric(now.stats, metric)),
+            slot_columns=SLOT,
             owners=owners,
             listening=self._reader.listening(now.topic),
             owner_rows=[(name, number, _slots_of(name, owners)) for number, name in enumerate(names)],
@@ -195,13 +195,10 @@ class Views:
             "listening": self._reader.listening(now.topic, name), "jobs": self._jobs.of(now.topic.name),
             "handlers": self._reader.handler_times(now.topic, name),
             "consumers": [each for each in self._reader.consumers(now.topic) if each.group == name],
+            "consumer_columns": CONSUMERS, "slot_columns": GROUP_SLOT,
+            "now_ms": {slot.slot: slot.now_ms for slot in now.stream.slots},
         }  # fmt: skip
-        now_ms = {slot.slot: slot.now_ms for slot in now.stream.slots}
-        rows = [
-            (slot, id_key(slot.oldest_id)[0] if slot.oldest_id else 0, now_ms.get(slot.slot, 0))
-            for slot, _ in by_metric(group, metric)
-        ]
-        return self._pages.render(request, "group.html", **values, **_part_of(request, rows))
+        return self._pages.render(request, "group.html", **values, **_part_of(request, by_metric(group, metric)))
 
     def entries(self, request: Request) -> Response:
         """Show the entries of a stream, the newest first, or those that a group has not read or acked, oldest first."""
@@ -234,7 +231,8 @@ class Views:
     def workers(self, request: Request) -> Response:
         """Show the processes with running listeners, and the handlers that run longest."""
         workers = self._reader.workers()
-        return self._pages.render(request, "workers.html", workers=workers, running=_running(workers)[:MOST_RUNNING])
+        running = _running(workers)[:MOST_RUNNING]
+        return self._pages.render(request, "workers.html", workers=workers, running=running, columns=LISTENER)
 
     def worker(self, request: Request) -> Response:
         """Show a process: its listeners, running handlers and slots."""
@@ -297,16 +295,11 @@ class Views:
 
     def _by_digest(self, query: Mapping[str, str]) -> bytes:
         inspection = self._reader.client.inspect(_no_stream(self._reader.topic(query.get("topic", ""))))
-        place, cursor = query.get("place", ""), None
-        slots = [whole_number(query.get("slot", ""), "slot")]
-        for _ in range(10):
-            page = inspection.search(places=(_place(place),), slots=slots, cursor=cursor, limit=1_000)
+        place, slots = query.get("place", ""), [whole_number(query.get("slot", ""), "slot")]
+        for page in search_pages(inspection, None, 10_000, places=(_place(place),), slots=slots):
             for message in page.messages:
                 if digest(message.content) == query["sha256"]:
                     return message.content
-            cursor = page.cursor
-            if cursor is None:
-                break
         raise InvalidValueError(f"the message is no longer in {place}; search for it again")
 
     def dead(self, request: Request) -> Response:

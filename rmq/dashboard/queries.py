@@ -24,7 +24,6 @@ from rmq import (
     RmqClient,
     ScheduleInfo,
     ServerMemory,
-    SparkQuery,
     Topic,
     TopicType,
     UnreadableTopic,
@@ -205,12 +204,6 @@ class Reader:
     def reasons(self, topic: Topic) -> DeadReasons:
         """Return the number of dead messages by error type."""
         return self.cache.get(("reasons", topic.name), lambda: self.client.inspect(topic).dead_reasons())
-
-    def spark_queries(self, topic: Topic) -> Sequence[SparkQuery]:
-        """Return the reports of Spark queries on a topic."""
-        seen = self.client.stream if topic.type is TopicType.STREAM else self.client.inspect
-        name = f"the reports of Spark on {topic.name}"
-        return self.cache.get(("spark", topic.name), lambda: read_or(name, seen(topic).spark_queries, ()))
 
     def audit(self, topic: Topic, limit: int) -> Sequence[AuditLine]:
         """Return a topic's audit log, the newest line first."""

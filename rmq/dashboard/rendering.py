@@ -19,6 +19,7 @@ from rmq.dashboard.settings import Settings
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError, UnknownTopicError
 from rmq.spi import counted, safe_lines, shown, span
 from rmq.views import words
+from rmq.views.columns import plain
 from rmq.views.findings import Finding
 
 FAILURES: dict[type[RmqError], tuple[int, str]] = {
@@ -99,6 +100,12 @@ def percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f}%" if whole else "–"
 
 
+def heading(column: str) -> str:
+    """Return the heading of a column; a percentile stays as it is: `p99`."""
+    name = plain(column)
+    return name if name[1:].isdigit() else name[:1].upper() + name[1:]
+
+
 def _changed(request: Request, **changes: str) -> str:
     """Return the address of the present page, with some query arguments changed."""
     return link(request.url.path, **{**request.query_params, **changes})
@@ -120,7 +127,7 @@ class Pages:
         )
         functions = [short, payload, message_link, link, percent, finding_link, words.dashed, shown]
         functions += [counted, span, words.when, words.from_now, words.milliseconds, words.count_words]
-        functions += [words.items_words, words.merge_name, words.merge_words, words.sends_words]
+        functions += [words.items_words, words.merge_name, words.merge_words, words.sends_words, heading, plain]
         self._templates.globals.update({each.__name__: each for each in functions})  # pyright: ignore[reportUnknownMemberType]
 
     def render(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:

@@ -21,7 +21,7 @@ def bench(
     name: Annotated[str | None, typer.Argument()] = None,
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[-- OPTIONS]")] = None,
     quick: Annotated[bool, typer.Option("--quick")] = False,
-) -> None:
+) -> int | None:
     """Run a benchmark. Requires a checkout of the repository, and the extra `bench`.
 
     Options:
@@ -34,14 +34,13 @@ def bench(
         found = {each: _subject(each) for each in names}
         columns: Columns[str] = {"benchmark": str, "measures": lambda each: found[each]}
         session.rows(names, lambda each: {"benchmark": each, "measures": found[each]}, columns, "")
-        return
+        return None
     if name not in names:
         raise InvalidValueError(f"unknown benchmark {name!r}; the benchmarks are {', '.join(names)}")
     main: Callable[[], int | None] = importlib.import_module(f"benchmarks.{name}").main
     sys.argv = [f"rmq bench {name}", *(arguments or ()), *(["--quick"] if quick else [])]
     sys.argv += ["--json"] if session.json else []
-    if code := main():
-        raise typer.Exit(code)
+    return main()
 
 
 def _subject(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rmq.cli.console import Session, make_group, register
+from rmq.cli.console import FAILED, Session, make_group, register
 from rmq.errors import InvalidValueError
 from rmq.spi import cluster_down, cluster_status, cluster_up, shown
 from rmq.views.documents import picked
@@ -52,14 +52,13 @@ def down(
     session.result({"was_running": running, "deleted": delete}, "stopped" if running else "the cluster was not running")
 
 
-def status(session: Session, folder: Folder = DEFAULT_FOLDER) -> None:
+def status(session: Session, folder: Folder = DEFAULT_FOLDER) -> int:
     """Show the processes of the cluster and their addresses. Exit code 1: the cluster is not running."""
     state = cluster_status(folder)
     if state is None:
         raise InvalidValueError(f"folder {folder} has no cluster; `rmq cluster up --folder {folder}` starts one")
     _show(session, folder, state)
-    if state.phase != "ready":
-        raise typer.Exit(1)
+    return 0 if state.phase == "ready" else FAILED
 
 
 def _show(session: Session, folder: Path, state: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,10 +12,9 @@ import typer
 from rich.text import Text
 
 from rmq import DeadFilter, DeadLetters, DeadMessage, GroupDead, RmqClient, Topic
-from rmq.cli.commands.find import value_columns
+from rmq.cli.commands.messages import value_columns
 from rmq.cli.console import Columns, Session, cut, reason, redis_now_ms
-from rmq.cli.options import DueIn, Group, Limit, NewPriority, TopicName, Yes, payload, span_of
-from rmq.cli.parsing import parse_past
+from rmq.cli.options import DueIn, Group, Limit, NewPriority, TopicName, Yes, parse_past, payload, span_of
 from rmq.errors import InvalidValueError
 from rmq.spi import check_group, counted, shown
 from rmq.views import documents
@@ -101,7 +101,7 @@ def redrive(
     """
     with session.opened(topic) as (client, definition):
         dead, where = _dead(client, definition, group), chosen.filter(redis_now_ms(client, definition))
-        count = _count(client, dead, where, limit) if session.err.is_terminal else None
+        count = _count(dead, where, limit) if session.err.is_terminal else None
         with session.progress("redriven", count) as moved:
             if isinstance(dead, GroupDead):
                 if (rate, priority, due_in) != (None, None, None):
@@ -145,7 +145,7 @@ def purge(
         def purge_(moved: Callable[[int], None]) -> int:
             return dead.purge(where, limit=limit, progress=moved)
 
-        session.drop(yes, lambda: _count(client, dead, where, limit), agreed, purge_)
+        session.drop(yes, lambda: _count(dead, where, limit), agreed, purge_)
 
 
 def _dead(client: RmqClient, topic: Topic, group: str | None) -> DeadLetters | GroupDead:
@@ -153,11 +153,5 @@ def _dead(client: RmqClient, topic: Topic, group: str | None) -> DeadLetters | G
     return client.dead(topic) if group is None else client.stream(topic).dead(group)
 
 
-def _count(client: RmqClient, dead: DeadLetters | GroupDead, where: DeadFilter, limit: int | None) -> int:
-    if where != DeadFilter():
-        count = dead.count(where)
-    elif isinstance(dead, GroupDead):
-        count = client.stream(dead.topic).group(dead.group).dead
-    else:
-        count = client.inspect(dead.topic).stats().dead
-    return count if limit is None else min(count, limit)
+def _count(dead: DeadLetters | GroupDead, where: DeadFilter, limit: int | None) -> int:
+    return min(dead.count(where), limit or sys.maxsize)

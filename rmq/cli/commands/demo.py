@@ -14,7 +14,7 @@ def demo(
     session: Session,
     seconds: Annotated[float, typer.Option(min=1)] = 20.0,
     pictures: Annotated[Path | None, typer.Option(metavar="FOLDER")] = None,
-) -> None:
+) -> int:
     """Replay a day of real orders, show live figures, and check that no message was lost.
 
     Options:
@@ -23,8 +23,6 @@ def demo(
     """
     from rmq.demo.show import run  # loaded only here: it brings its data along
 
-    code = run(
+    return run(
         url=session.options.url, seconds=seconds, json_output=session.json, console=session.out, pictures=pictures
     )
-    if code:
-        raise typer.Exit(code)

@@ -67,7 +67,7 @@ def put(
     start: Annotated[int | None, _Moment] = None,
     until: Annotated[int | None, _Moment] = None,
     version: Annotated[int | None, typer.Option(metavar="N")] = None,
-) -> None:
+) -> int:
     """Put a schedule, which sends a message again and again.
 
     Exit code 1: one with a higher version stays, or there is no time left until --until.
@@ -97,30 +97,24 @@ def put(
     due = "" if info is None or info.due_ms is None else f", next {from_now(info.due_ms, info.now_ms)}"
     if result is SchedulePut.OVER:
         due = ", there is no time left until its end; nothing was stored"
-    done = result not in (SchedulePut.OUTRANKED, SchedulePut.OVER)
-    _end(session, name, result.value, f"schedule {name}: {result.value}{due}", done)
+    session.result({"schedule": name, "result": result.value}, f"schedule {name}: {result.value}{due}")
+    return FAILED if result in (SchedulePut.OUTRANKED, SchedulePut.OVER) else 0
 
 
-def remove(session: Session, name: Name) -> None:
+def remove(session: Session, name: Name) -> int:
     """Remove a schedule. Exit code 1: there is no such schedule."""
     with session.client() as client:
-        done = client.schedules.remove(name)
-    _end(session, name, "removed" if done else "absent", f"schedule {name} removed" if done else _absent(name), done)
+        return _end(session, name, client.schedules.remove(name), "removed", "removed")
 
 
-def run_now(session: Session, name: Name) -> None:
+def run_now(session: Session, name: Name) -> int:
     """Make a schedule due now, in addition to its times. Exit code 1: there is no such schedule."""
     with session.client() as client:
-        done = client.schedules.run_now(name)
-    _end(session, name, "due" if done else "absent", f"schedule {name} is due now" if done else _absent(name), done)
+        return _end(session, name, client.schedules.run_now(name), "due", "is due now")
 
 
-def _absent(name: str) -> str:
-    return f"there is no schedule {name}"
-
-
-def _end(session: Session, name: str, result: str, text: str, done: bool) -> None:
-    """Print the result, and end with exit code 1 unless it was done."""
-    session.result({"schedule": name, "result": result}, text)
-    if not done:
-        raise typer.Exit(FAILED)
+def _end(session: Session, name: str, done: bool, result: str, words: str) -> int:
+    """Print the result, and return exit code 1 unless there is such a schedule."""
+    text = f"schedule {name} {words}" if done else f"there is no schedule {name}"
+    session.result({"schedule": name, "result": result if done else "absent"}, text)
+    return 0 if done else FAILED

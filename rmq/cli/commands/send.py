@@ -17,8 +17,7 @@ import typer
 from rmq import RmqClient, Topic, TopicType
 from rmq.cli.console import Session, is_terminal
 from rmq.cli.input_rows import Row, parse_fields, parse_row, read_lines
-from rmq.cli.options import TopicName, duration, instant, payload
-from rmq.cli.parsing import parse_type
+from rmq.cli.options import TopicName, duration, instant, parse_type, payload
 from rmq.errors import InvalidValueError, SendError, UnknownTopicError
 from rmq.spi import Message, counted
 from rmq.spi.scripts import MAX_COUNT, MAX_WHOLE, Encoder

@@ -25,22 +25,17 @@ from rmq import (
     TopicType,
     UnreadableTopic,
 )
-from rmq.cli.commands.streams import consumers_table, group_tables, lag_words
+from rmq.cli.commands.streams import consumers_table, group_tables
 from rmq.cli.commands.topics import show_topics
-from rmq.cli.console import Columns, Session, numbers, table_of, totals
+from rmq.cli.console import Columns, Session, table_of
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
 from rmq.spi import check_group, counted, id_key, span
 from rmq.views import documents
+from rmq.views.columns import GROUP_SIZES, SIZES, numbers, totals
 from rmq.views.words import merge_name, when
 
 _TOTALS = ("accepted", "merged", "delivered", "acked", "retried", "buried")
 _RARE = [name for name in documents.SLOT_TOTALS if name not in _TOTALS]
-_SIZES: Columns[TopicStats] = {
-    **numbers("backlog due_now"),
-    ">late": lambda each: span(each.lateness_ms) if each.lateness_ms else "-",
-    **numbers("in_flight waiting"),
-    ">dead": lambda each: Text(f"{each.dead:,}", style="red" if each.dead else ""),
-}
 _RED = "bold red"
 
 
@@ -141,7 +136,7 @@ def _watch(session: Session, read: Callable[[], _Found], slots: bool, every_s: f
 def _view(found: _Found, slots: bool) -> RenderableType:
     plain = [each for each in found.figures if isinstance(each, TopicStats)]
     name: Columns[TopicStats] = {"topic": lambda each: each.topic.name}
-    now = table_of({**name, **_SIZES}, plain, "Now")
+    now = table_of({**name, **SIZES}, plain, "Now")
     since = table_of({**name, **totals(_TOTALS)}, plain, "Since the topic began")
     parts: list[RenderableType] = [now, since, Group(*_remarks(plain))] if plain else []
     if slots:
@@ -165,7 +160,7 @@ def _remarks(found: Sequence[TopicStats]) -> Iterable[Text]:
 
 def _slot_table(found: TopicStats) -> RenderableType:
     used = [slot for slot in found.slots if any(slot.totals.values()) or slot.unaccounted]
-    columns: Columns[TopicStats] = {">slot": lambda each: str(each.slots[0].slot), **_SIZES, **totals(["acked"])}
+    columns: Columns[TopicStats] = {">slot": lambda each: str(each.slots[0].slot), **SIZES, **totals(["acked"])}
     parts: list[RenderableType] = [
         table_of(columns, [TopicStats(found.topic, (slot,)) for slot in used], found.topic.name, _slot_style)
     ]
@@ -214,8 +209,8 @@ def _stream_slot_table(found: StreamFigures) -> RenderableType:
 
     of_group: Columns[GroupSlot] = {
         "group": lambda each: each.group,
-        ">lag": lag_words,
-        **numbers("in_flight waiting dead epoch"),
+        **GROUP_SIZES,
+        **numbers("epoch"),
         ">oldest unacked": age,
     }
     rows: Sequence[Any] = [group.slots[number] for number in slots for group in found.groups]

@@ -1,26 +1,28 @@
-"""`rmq status`: what needs attention, and the figures of the topics, those with trouble first."""
+"""`rmq status` and `rmq doctor`: what needs attention in the topics, and checks of a deployment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from rmq.cli.console import FAILED, Columns, Session, cut, table_of
-from rmq.spi import span
+from rmq import __version__
+from rmq.cli.console import FAILED, Session, table_of
 from rmq.views import documents
-from rmq.views.findings import TopicReading, all_well, findings_of, worst_first
+from rmq.views.columns import TOPICS
+from rmq.views.doctor import Check, examine
+from rmq.views.findings import all_well, findings_of, worst_first
 from rmq.views.reading import read_all
 
-_STYLES = {"critical": "bold red", "warning": "yellow"}
+_STYLES = {"critical": "bold red", "failed": "bold red", "warning": "yellow", "ok": "green", "unknown": "dim"}
+_SHOWN = ("~topic", ">due", ">oldest", ">in flight", ">waiting", ">dead", ">sent/s", ">done/s")
 
 
 def status(
     session: Session,
     topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC")] = None,
-) -> None:
+) -> int:
     """Show what is stuck, failing or nearly full, the worst first, each with a command that shows more.
 
     Below, the topics with their due messages and the waiting time of the oldest, those with trouble first. Rates are
@@ -44,32 +46,28 @@ def status(
             session.line((f"{all_well(reading)}.", "green"))
         if rows:
             session.line()
-            session.out.print(table_of(_COLUMNS, rows))
-    if any(each.severity.value == "critical" for each in findings):
-        raise typer.Exit(FAILED)
+            session.out.print(table_of({name: TOPICS[name] for name in _SHOWN}, rows))
+    return FAILED if any(each.severity.value == "critical" for each in findings) else 0
 
 
-def _figure(name: str) -> Callable[[TopicReading], str]:
-    return lambda each: "?" if each.trouble else f"{getattr(each.figures, name):,}"
+def doctor(session: Session) -> int:
+    """Check a deployment: servers, clocks, definitions, rights, topics and workers. Changes nothing.
 
-
-def _rate(name: str) -> Callable[[TopicReading], str]:
-    return lambda each: f"{each.rates[name]:,.1f}" if each.rates else "-"
-
-
-def _oldest(each: TopicReading) -> Text | str:
-    if each.oldest_ms is None:
-        return "?"
-    return span(each.oldest_ms) if each.oldest_ms else "-"
-
-
-_COLUMNS: Columns[TopicReading] = {
-    "~topic": lambda each: cut(each.topic.name),
-    ">due": _figure("due_now"),
-    ">oldest": _oldest,
-    ">in flight": _figure("in_flight"),
-    ">waiting": _figure("waiting"),
-    ">dead": _figure("dead"),
-    ">sent/s": _rate("accepted"),
-    ">done/s": _rate("acked"),
-}
+    Exit code 1: a check has failed. Warnings, and what could not be checked, do not count.
+    """
+    with session.client() as client:
+        checks: list[Check] = []
+        if not session.json:
+            session.line((f"RMQ {__version__} on {client.shown_url}", "dim"))
+        for each in examine(client):
+            checks.append(each)
+            if not session.json:
+                state = each.state.value
+                session.line((f"{state:8}  ", _STYLES[state]), (f"{each.subject}: ", "bold"), each.text)
+                if each.advice:
+                    session.line((f"          {each.advice}", "dim"))
+    failed = any(each.state.value == "failed" for each in checks)
+    if session.json:
+        documents = [asdict(each) | {"state": each.state.value} for each in checks]
+        session.document({"version": __version__, "healthy": not failed, "checks": documents})
+    return FAILED if failed else 0

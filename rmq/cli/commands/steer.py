@@ -1,4 +1,4 @@
-"""Commands that manage messages and topics, and show workers and the audit log."""
+"""`rmq pause`, `resume` and `purge`, and what was done and runs: `rmq audit` and `rmq workers`."""
 
 from __future__ import annotations
 
@@ -9,34 +9,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from rmq import AuditLine, ListenerInfo, TopicType
-from rmq.cli.commands.messages import steer
-from rmq.cli.console import Columns, Session, cut, new_table, numbers
-from rmq.cli.options import Content, Group, Limit, SlotBasis, Slots, TopicName, Yes
+from rmq import AuditLine, TopicType
+from rmq.cli.console import Columns, Session, cells_of, cut, new_table
+from rmq.cli.options import Group, Limit, Slots, TopicName, Yes
 from rmq.errors import InvalidValueError
 from rmq.spi import counted, shown, span
 from rmq.views import documents
-from rmq.views.words import from_now, milliseconds, when
-
-
-def promote(session: Session, topic: TopicName, content: Content, slot_basis: SlotBasis = None) -> None:
-    """Make a message due now; on a priority topic, put it first in its slot. Exit code 1: there is no such message."""
-    steer(session, topic, content, "promoted", lambda control: control.promote(content, slot_basis))
-
-
-def reprioritise(
-    session: Session,
-    topic: TopicName,
-    content: Content,
-    priority: Annotated[int, typer.Argument()],
-    slot_basis: SlotBasis = None,
-) -> None:
-    """Change the priority of a message. Exit code 1: there is no such message.
-
-    Options:
-        priority: The new priority.
-    """
-    steer(session, topic, content, "reprioritised", lambda control: control.reprioritise(content, priority, slot_basis))
+from rmq.views.columns import LISTENERS
+from rmq.views.words import from_now, when
 
 
 def pause(session: Session, topic: TopicName, slots: Slots = None, group: Group = None) -> None:
@@ -138,22 +118,17 @@ def workers(session: Session) -> None:
     with session.client() as client:
         found = client.workers()
     wide = session.out.width >= ALL_COLUMNS
-    figures: Columns[ListenerInfo] = {
-        **({">slots": lambda each: f"{len(each.slots):,}", ">handlers": _allowed} if wide else {}),
-        **numbers("in_flight"),
-        ">handled/s": lambda each: f"{each.handled_per_s:,.1f}",
-        ">failed/s": lambda each: f"{each.failed_per_s:,.1f}",
-        ">p99": lambda each: milliseconds(each.times.quantile_ms(0.99)),
-        ">longest" if wide else ">longest, seen": _longest,
-    }
-    table = new_table("~worker, topics", *figures, *([">seen"] if wide else []))
+    names = [">in flight", ">handled/s", ">failed/s", ">p99", ">longest"]
+    names = [">slots", ">handlers", *names] if wide else names
+    figures = {name: LISTENERS[name] for name in names}
+    table = new_table("~worker, topics", *([*names, ">seen"] if wide else [*names[:-1], ">longest, seen"]))
     for worker in found:
         style = "yellow" if worker.stale else None
         blank = [""] * (len(table.columns) - 2)
         table.add_row(cut(worker.name), *blank, from_now(worker.seen_ms, worker.now_ms), style=style)
         for each in worker.listeners:
             name = each.topic if each.group is None else f"{each.topic}@{each.group}"
-            table.add_row(cut(f"  {name}"), *(cell(each) for cell in figures.values()), style=style)
+            table.add_row(cut(f"  {name}"), *cells_of(figures, each), style=style)
     document = {"workers": [documents.worker(each) for each in found]}
     session.overview(document, table if found else None, "no process with running listeners has reported")
     stale = [worker for worker in found if worker.stale]
@@ -162,15 +137,3 @@ def workers(session: Session) -> None:
         session.warn(
             f"{counted(len(stale), 'worker has', 'workers have')} not reported for up to {longest} and may have stopped"
         )
-
-
-def _allowed(listener: ListenerInfo) -> str:
-    """Format the number of handlers that may run, with "pauses" or "rate" if messages are held back."""
-    number = f"{listener.threads}" if listener.limit is None else f"{listener.limit} of {listener.threads}"
-    return number + (", pauses" if listener.paused_ms else "") + (", rate" if listener.throttled else "")
-
-
-def _longest(listener: ListenerInfo) -> str:
-    """Format the running time of the oldest running handler, with "hung" if it exceeded its timeout."""
-    first = next(iter(listener.running), None)
-    return "" if first is None else span(first.running_ms) + (", hung" if first.hung else "")

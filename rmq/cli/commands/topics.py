@@ -1,24 +1,47 @@
-"""`rmq topics`: create, list, show and change definitions."""
+"""`rmq topics`: create, list, show and change definitions, and compare them with those of a program.
+
+A definition is registered at its first use. If a later release of the program defines other settings, the registered
+ones stay in force, and a warning is logged. A deployment applies the new settings with `diff` and `apply`.
+"""
 
 from __future__ import annotations
 
-import inspect
 import json
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
 
-from rmq import ExponentialRetry, LadderRetry, Retention, RetryPolicy, Ties, Topic, TopicType, UnreadableTopic, WhenFull
+from rmq import (
+    ExponentialRetry,
+    LadderRetry,
+    Retention,
+    RetryPolicy,
+    RmqClient,
+    Ties,
+    Topic,
+    TopicType,
+    UnreadableTopic,
+    WhenFull,
+)
 from rmq.cli.console import Columns, Session, table_of
-from rmq.cli.merging import MergeBounds, MergeKind, changed_merge, new_merge
-from rmq.cli.options import TopicName, typed
-from rmq.cli.parsing import parse_count_or_none, parse_duration, parse_retry, parse_ties, parse_type, parse_when_full
+from rmq.cli.merging import Given, MergeBounds, MergeKind, changed_merge, new_merge
+from rmq.cli.options import (
+    TopicName,
+    parse_count_or_none,
+    parse_duration,
+    parse_retry,
+    parse_ties,
+    parse_type,
+    parse_when_full,
+    typed,
+)
 from rmq.errors import InvalidValueError, TopicMismatchError, UnknownTopicError
-from rmq.spi import counted, span
+from rmq.spi import counted, differences, span, topics_in
 from rmq.views.words import dashed, merge_name, merge_words
 
 MOST_REPORTED = 20
@@ -43,40 +66,60 @@ def _or_none(parse: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
     return lambda text, name: None if text.lower() == "none" else parse(text, name)
 
 
-_SETTINGS: dict[str, tuple[str, str, Callable[[str, str], Any] | None]] = {
-    "lease": ("DURATION", "Lease (visibility timeout), 1s to 24h in whole seconds.", _lease),
-    "max_retries": ("N", "Maximum number of retries, 0 to 999.", None),
-    "retry": (
-        "POLICY", "Retry policy: immediate, exponential\\[:BASE,CAP] (as in 1s,10m) or ladder\\[:STEP,STEP,...].",
-        parse_retry,
-    ),
-    "max_content_bytes": ("N", "Maximum size of a content in bytes, 1 to 65536.", None),
-    "max_body_bytes": ("N", "Maximum size of a body in bytes, 0 to 16777216.", None),
-    "max_backlog": ("N", "Maximum number of messages in the backlog, or none for no limit.", parse_count_or_none),
-    "max_dead": ("N", "Maximum number of dead messages to keep.", None),
-    "max_dead_age": ("DURATION", "Maximum age of dead messages, such as 7d; older ones are deleted.", parse_duration),
-    "when_full": ("POLICY", "What a send does at max_backlog: refuse, block or drop.", parse_when_full),
-    "full_timeout": ("DURATION", "Time that a send waits for room if when_full is block.", parse_duration),
-    "ttl": ("DURATION", "Age at which messages become dead letters, or none.", _or_none(parse_duration)),
-    "max_rate": ("N", "Maximum number of deliveries per second in the whole cluster, or none.", _or_none(_rate)),
-    "max_burst": ("N", "Maximum deliveries at once after a pause, or none for those of a second.", parse_count_or_none),
-    "keep_attempts": (
-        "N", "Number of failed attempts kept with a message, with worker and traceback, or none.", parse_count_or_none,
-    ),
-    "max_length": ("N", "stream: maximum number of entries to keep, or none for no limit.", parse_count_or_none),
-    "max_age": ("DURATION", "stream: maximum age of entries to keep, or none for no limit.", _or_none(parse_duration)),
-}  # fmt: skip
-"""Settings that are options of `create` and `change` -> metavar, help, and parser; `None` for a whole number."""
-_RETENTION = ("max_length", "max_age")
-
-
-def _parameter(name: str) -> inspect.Parameter:
-    """Return the typer option of a setting. Its parsed value is in a tuple, so that `None` means "not given"."""
-    metavar, text, parse = _SETTINGS[name]
+def _setting(metavar: str, parse: Callable[[str, str], Any] | None = None) -> Any:
+    """Return the option of a setting. A parsed value is in a tuple, so that `None` means "not given"."""
     parser = None if parse is None else typed(lambda given, option: (parse(given, option),))
-    kind: Any = int | None if parse is None else str | None
-    annotation = Annotated[kind, typer.Option(metavar=metavar, help=text, parser=parser)]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return typer.Option(metavar=metavar, parser=parser)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings that a topic is created with, and that can be changed.
+
+    Attributes:
+        lease: Lease (visibility timeout), 1s to 24h in whole seconds.
+        max_retries: Maximum number of retries, 0 to 999.
+        retry: Retry policy: immediate, exponential[:BASE,CAP] (as in 1s,10m) or ladder[:STEP,STEP,...].
+        max_content_bytes: Maximum size of a content in bytes, 1 to 65536.
+        max_body_bytes: Maximum size of a body in bytes, 0 to 16777216.
+        max_backlog: Maximum number of messages in the backlog, or none for no limit.
+        max_dead: Maximum number of dead messages to keep.
+        max_dead_age: Maximum age of dead messages, such as 7d; older ones are deleted.
+        when_full: What a send does at max_backlog: refuse, block or drop.
+        full_timeout: Time that a send waits for room if when_full is block.
+        ttl: Age at which messages become dead letters, or none.
+        max_rate: Maximum number of deliveries per second in the whole cluster, or none.
+        max_burst: Maximum deliveries at once after a pause, or none for those of a second.
+        keep_attempts: Number of failed attempts kept with a message, with worker and traceback, or none.
+        max_length: stream: maximum number of entries to keep, or none for no limit.
+        max_age: stream: maximum age of entries to keep, or none for no limit.
+    """
+
+    lease: Annotated[Given, _setting("DURATION", _lease)] = None
+    max_retries: Annotated[int | None, _setting("N")] = None
+    retry: Annotated[Given, _setting("POLICY", parse_retry)] = None
+    max_content_bytes: Annotated[int | None, _setting("N")] = None
+    max_body_bytes: Annotated[int | None, _setting("N")] = None
+    max_backlog: Annotated[Given, _setting("N", parse_count_or_none)] = None
+    max_dead: Annotated[int | None, _setting("N")] = None
+    max_dead_age: Annotated[Given, _setting("DURATION", parse_duration)] = None
+    when_full: Annotated[Given, _setting("POLICY", parse_when_full)] = None
+    full_timeout: Annotated[Given, _setting("DURATION", parse_duration)] = None
+    ttl: Annotated[Given, _setting("DURATION", _or_none(parse_duration))] = None
+    max_rate: Annotated[Given, _setting("N", _or_none(_rate))] = None
+    max_burst: Annotated[Given, _setting("N", parse_count_or_none)] = None
+    keep_attempts: Annotated[Given, _setting("N", parse_count_or_none)] = None
+    max_length: Annotated[Given, _setting("N", parse_count_or_none)] = None
+    max_age: Annotated[Given, _setting("DURATION", _or_none(parse_duration))] = None
+
+    def given(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the settings that are given, and separately those of the retention."""
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {name: value for name, value in values.items() if value is not None}
+        settings: dict[str, Any] = {
+            name: value[0] if isinstance(value, tuple) else value for name, value in given.items()
+        }
+        return settings, {name: settings.pop(name) for name in ("max_length", "max_age") if name in settings}
 
 
 def list_topics(session: Session) -> None:
@@ -127,7 +170,8 @@ def create_topic(
     slots: Annotated[int, typer.Option()] = 1,
     ties: Annotated[Ties | None, typer.Option(metavar="ORDER", parser=typed(parse_ties))] = None,
     max_priority: Annotated[int | None, typer.Option(metavar="N")] = None,
-    **options: Any,
+    *,
+    chosen: Settings,
 ) -> None:
     """Register a topic. Exit code 1: it is already registered with another definition.
 
@@ -137,7 +181,7 @@ def create_topic(
         ties: priority: order of equal priorities: oldest first (default), or any, for priorities up to 2^53 - 1.
         max_priority: priority, ties oldest: largest priority. Default: 1048575.
     """
-    settings, kept = _chosen(options)
+    settings, kept = chosen.given()
     topic_type = parse_type(kind, "--type")
     wanted = Topic(
         topic,
@@ -166,12 +210,12 @@ def create_topic(
     _show(session, known)
 
 
-def change_topic(session: Session, topic: TopicName, bounds: MergeBounds, **options: Any) -> None:
+def change_topic(session: Session, topic: TopicName, bounds: MergeBounds, chosen: Settings) -> None:
     """Change settings of a topic. Running processes use them after a restart; --max-rate applies at once.
 
     Type and slots cannot be changed: delete the topic with --forget, and create it again.
     """
-    changes, kept = _chosen(options)
+    changes, kept = chosen.given()
     if not changes and not kept and not bounds.given():
         raise InvalidValueError("nothing to change: give at least one setting, such as --lease 2m")
     if "max_rate" in changes and changes["max_rate"] is None:
@@ -228,23 +272,6 @@ def warn_of_two_leases(session: Session, topic: Topic) -> None:
         )
 
 
-def _chosen(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings that are given, and separately those of the retention."""
-    given = {name: value for name, value in options.items() if value is not None}
-    settings = {name: cast("Any", value[0] if isinstance(value, tuple) else value) for name, value in given.items()}
-    return settings, {name: settings.pop(name) for name in _RETENTION if name in settings}
-
-
-def _take_settings(command: Any) -> None:
-    """Replace the `**options` of a command with an option for each of `_SETTINGS`."""
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]
-    command.__signature__ = inspect.Signature([*own, *map(_parameter, _SETTINGS)])
-
-
-_take_settings(create_topic)
-_take_settings(change_topic)
-
-
 def _show(session: Session, topic: Topic) -> None:
     if session.json:
         session.document(json.loads(topic.to_json()))
@@ -297,3 +324,98 @@ def _described(retry: RetryPolicy) -> str:
             return f"{policy['policy']}, {', '.join(span(step_s * 1000) for step_s in retry.steps_s)}"
         case _:
             return policy["policy"]
+
+
+DIFFERS = 3
+"""Exit code of `diff` if a topic differs."""
+
+Module = Annotated[str, typer.Argument(metavar="MODULE", help="Module or package to import, such as shop.jobs.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A topic of a program, its registered definition, if any, and their differences."""
+
+    topic: Topic
+    registered: Topic | None
+    differences: tuple[Any, ...] = ()
+
+    @property
+    def differs(self) -> bool:
+        """True if the topic is not registered, or differs from its registered definition."""
+        return self.registered is None or bool(self.differences)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison as a JSON document."""
+        return {
+            "topic": self.topic.name,
+            "settings": [each.setting for each in self.differences],
+            "fixed": [each.setting for each in self.differences if each.fixed],
+            "registered": None if self.registered is None else self.registered.to_fields(),
+            "program": self.topic.to_fields(),
+        }
+
+
+def diff(session: Session, module: Module) -> int:
+    """Show how the topics of MODULE differ from the registered ones. Exit code 3: there are differences."""
+    found = _topics_in(session, module)
+    with session.client() as client:
+        compared = [_compared(client, topic) for topic in found]
+    differing = [each for each in compared if each.differs]
+    if session.json:
+        session.document({"topics": len(found), "differing": [each.to_json() for each in differing]})
+    for each in [] if session.json else differing:
+        session.line((each.topic.name, "bold"), "" if each.registered else "  is not registered")
+        for one in each.differences:
+            session.line(f"  registered: {one.worded()}{' (cannot be changed)' if one.fixed else ''}")
+    session.note(f"{len(differing)} of {counted(len(found), 'topic')} of {module} differ")
+    return DIFFERS if differing else 0
+
+
+def apply(session: Session, module: Module) -> None:
+    """Register the topics of MODULE, and change the settings of registered topics to those of MODULE.
+
+    Nothing is changed if the type, number of slots, merge or order of equal priorities of any topic differs.
+    """
+    found = _topics_in(session, module)
+    with session.client() as client:
+        compared = [_compared(client, topic) for topic in found]
+        for each in compared:
+            if fixed := [one.worded() for one in each.differences if one.fixed]:
+                raise TopicMismatchError(
+                    f"topic {each.topic.name} is registered with {'; '.join(fixed)}, which cannot be changed; "
+                    "nothing was applied",
+                    topic=each.topic.name,
+                )
+        applied = [each for each in compared if each.differs]
+        for each in applied:
+            if each.registered is None:
+                client.producer(each.topic)
+            client.update_topic(each.topic.name, lambda _, wanted=each.topic: wanted)
+    for each in applied:
+        if any(one.setting == "lease" for one in each.differences):
+            warn_of_two_leases(session, each.topic)
+    if session.json:
+        session.document({"topics": len(found), "applied": [each.to_json() for each in applied]})
+        return
+    for each in applied:
+        words = [one.worded("now") for one in each.differences]
+        session.line((each.topic.name, "bold"), f"  {'; '.join(words) or 'registered'}")
+    session.note(f"{len(applied)} of {counted(len(found), 'topic')} of {module} changed")
+    if any(each.registered for each in applied):
+        session.note("running processes keep the old settings until they restart")
+
+
+def _compared(client: RmqClient, topic: Topic) -> Compared:
+    try:
+        registered = client.topic(topic.name)
+    except UnknownTopicError:
+        return Compared(topic, None)
+    return Compared(topic, registered, tuple(differences(registered, topic)))
+
+
+def _topics_in(session: Session, name: str) -> list[Topic]:
+    session.pass_url_on()
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    return topics_in(name)

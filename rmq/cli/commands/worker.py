@@ -83,7 +83,7 @@ def worker(
     processes: Annotated[int | None, typer.Option(min=1, max=1000, metavar="N")] = None,
     reload: Annotated[bool, typer.Option("--reload")] = False,
     supervised: Annotated[bool, typer.Option(hidden=True)] = False,
-) -> None:
+) -> int | None:
     """Run the listeners of MODULE:CLIENT until SIGTERM or Ctrl-C, then let running handlers finish.
 
     Options:
@@ -109,15 +109,16 @@ def worker(
             raise InvalidValueError(
                 f"--reload and --processes {processes} cannot be combined: --reload runs one process"
             )
-        raise typer.Exit(run_reloading(_command(target, settings), Path.cwd(), settings.drain_s))
+        return run_reloading(_command(target, settings), Path.cwd(), settings.drain_s)
     if processes is not None:
         single = replace(settings, health_port=None, health_host=None)
         supervisor = Supervisor(_command(target, single), processes, settings.drain_s)
         _serve_health(supervisor.health, settings)
-        raise typer.Exit(supervisor.run())
+        return supervisor.run()
     if supervised:
         end_with_parent()
     run_one(target, settings, supervised)
+    return None
 
 
 def _keep_settings_from_children() -> None:

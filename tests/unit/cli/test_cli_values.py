@@ -23,14 +23,14 @@ from rmq import (
 )
 from rmq.cli.console import GlobalOptions, Session
 from rmq.cli.input_rows import MOST_LINE_BYTES, Row, parse_row, read_lines
-from rmq.cli.options import payload
-from rmq.cli.parsing import (
+from rmq.cli.options import (
     parse_count_or_none,
     parse_day,
     parse_past_ms,
     parse_rate,
     parse_retry,
     parse_type,
+    payload,
 )
 from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError
 from rmq.spi import duration_ms, safe_lines, shown, span, typed_instant_ms

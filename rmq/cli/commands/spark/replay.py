@@ -10,8 +10,7 @@ import typer
 
 from rmq.cli.commands.spark.session import LOCAL, Master, needs_spark, spark_running
 from rmq.cli.console import Session
-from rmq.cli.options import PER_SECOND, DueIn, NewPriority, instant, typed
-from rmq.cli.parsing import parse_day
+from rmq.cli.options import PER_SECOND, DueIn, NewPriority, instant, parse_day, typed
 from rmq.spi import counted, shown
 
 

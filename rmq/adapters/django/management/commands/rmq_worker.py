@@ -10,6 +10,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from rmq.adapters._process import run_worker
 from rmq.adapters.django.handlers import MODULE, discovered
 from rmq.adapters.django.settings import new_client
 from rmq.client import DRAIN_S
@@ -56,17 +57,6 @@ class Command(BaseCommand):
         if not listeners:
             raise CommandError(f"no app has a module {MODULE} with functions decorated with rmq.listener")
         client = new_client()
-        client.add(*listeners)
         self.stderr.write(f"{len(listeners)} listeners on {client.shown_url}")
-        unfinished = client.run(
-            options["drain"],
-            options["threads"],
-            options["handlers"],
-            options["idle"],
-            exit_when_hung=options["exit_when_hung"],
-        )
-        if unfinished:
-            raise CommandError(
-                f"handlers still running after {options['drain']:g} s: {len(unfinished)}; their messages are "
-                "redelivered when their leases expire"
-            )
+        names = ("drain", "threads", "handlers", "idle", "exit_when_hung")
+        run_worker(client, listeners, **{name: options[name] for name in names})
