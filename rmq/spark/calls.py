@@ -285,21 +285,23 @@ def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, befo
         slot,
         parse,
         keys=_keys(topic, slot, reading.driver),
-        generation=reading.driver.generation,
-        seq=reading.seq,
-        chunk=chunk,
+        **_arguments(claim),
         limit=limit,
         before=before,
         size=reading.size,
         order=claim_order_of(topic),
         max_replays=reading.max_replays,
         strict=int(reading.strict),
-        keep_s=KEEP_S,
         most_bytes=reading.chunk_bytes,
         bodies=int(reading.bodies),
         epoch=owner.epoch,
         ensemble=owner.ensemble,
     )
+
+
+def _arguments(claim: Claim) -> dict[str, Any]:
+    """Return the arguments that identify a chunk, and the time for which Redis keeps what it knows of the query."""
+    return {"generation": claim.driver.generation, "seq": claim.seq, "chunk": claim.chunk, "keep_s": KEEP_S}
 
 
 def _keys(topic: Topic, slot: int, driver: Driver) -> dict[str, str]:
@@ -320,20 +322,13 @@ def settle(
 
     An ack must be repeated while `more` in its reply is 1.
     """
-
-    def parse(reply: list[bytes]) -> Settled:
-        return Settled(*map(int, reply))
-
     return _SETTLE.call(
         topic,
         slot,
-        parse,
+        lambda reply: Settled(*map(int, reply)),
         keys=_keys(topic, slot, driver),
-        generation=driver.generation,
-        seq=seq,
-        chunk=chunk,
+        **_arguments(Claim(driver, seq, chunk)),
         verb=verb,
-        keep_s=KEEP_S,
         keep_first=int(topic.type is TopicType.RANGE_MERGE),
         epoch=owner.epoch,
         ensemble=owner.ensemble,
@@ -342,7 +337,7 @@ def settle(
 
 def forget(topic: Topic, slot: int, driver: Driver, seq: int, chunk: int) -> Call[int]:
     """Return a call that removes a chunk's record, whoever owns the slot; its result is the number of its messages."""
-    args: dict[str, Any] = {"generation": driver.generation, "seq": seq, "chunk": chunk, "keep_s": KEEP_S}
+    args = _arguments(Claim(driver, seq, chunk))
     return _FORGET.call(topic, slot, int, keys=_keys(topic, slot, driver), **args)
 
 
@@ -392,23 +387,16 @@ def read_claim(text: str) -> Claim:
 
 def refuse_contents(topic: Topic, slot: int, claim: Claim, how: How, contents: Sequence[bytes]) -> Call[Refused]:
     """Return a call that stores the refusal of up to `CHUNK` messages of a chunk."""
-
-    def parse(reply: list[bytes]) -> Refused:
-        return Refused(*map(int, reply))
-
     return _REFUSE.call(
         topic,
         slot,
-        parse,
+        lambda reply: Refused(*map(int, reply)),
         keys={"query": query_keys(topic.name, slot, claim.driver.query).query},
-        generation=claim.driver.generation,
-        seq=claim.seq,
-        chunk=claim.chunk,
+        **_arguments(claim),
         verb="bury" if how.delay_ms is None else "back",
         delay_ms=how.delay_ms or 0,
         error_type=how.error_type,
         error_message=how.error_message,
-        keep_s=KEEP_S,
         contents=contents[:CHUNK],
     )
 

@@ -36,7 +36,7 @@ CEILINGS = {
     "rmq/demo": 1_190,
     "rmq/metrics": 390,
     "rmq/otel": 90,
-    "rmq/spark": 6_480,
+    "rmq/spark": 6_470,
     "rmq/spi": 130,
     "rmq/testing": 450,
     "rmq/views": 905,
