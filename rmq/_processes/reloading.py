@@ -12,14 +12,12 @@ from pathlib import Path
 
 from rmq._io.reports import reporter
 from rmq._processes.signals import ignore, require_main_thread, until_signal
-from rmq._processes.supervisor import GRACE_S
+from rmq._processes.supervisor import GRACE_S, SUPERVISED
 from rmq.errors import InvalidValueError
 
 log = reporter("rmq.reload")
 
 LOOK_EVERY_MS = 200
-RELOADED = "RMQ_RELOADED"
-"""Environment variable that is set for a reloading worker, which then ends with its parent."""
 
 
 def run_reloading(command: Sequence[str], folder: Path, drain_s: float) -> int:
@@ -88,7 +86,7 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        environment = os.environ | {RELOADED: "1"}
+        environment = os.environ | {SUPERVISED: "1"}
         self._process = subprocess.Popen(  # noqa: S603 - our own command line
             self._command, stdin=subprocess.PIPE, start_new_session=True, env=environment
         )

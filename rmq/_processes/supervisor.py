@@ -36,6 +36,9 @@ GRACE_S = 5.0
 WRONG_INPUT = 2
 """Exit code of a process that a restart cannot fix, for example because its module or client does not exist."""
 
+SUPERVISED = "RMQ_SUPERVISED"
+"""Environment variable of a process that ends with its parent; see `end_with_parent`."""
+
 KILLED = 1
 POLL_S, REPORT_S = 0.1, 1.0
 
@@ -102,7 +105,7 @@ class Supervisor:
             raise RmqError("the supervisor handles signals, which is possible in the main thread only")
         service, reported_s = ServiceManager(), 0.0
         self._reports = _reports()
-        self._environment = {**os.environ, VARIABLE: self._reports.path if self._reports else ""}
+        self._environment = {**os.environ, SUPERVISED: "1", VARIABLE: self._reports.path if self._reports else ""}
         try:
             with until_signal(self._hurry) as ended:
                 while not ended.is_set():
@@ -207,8 +210,13 @@ def _reports() -> Reports | None:
         return None
 
 
-def end_with_parent() -> None:
-    """Stop this process, as on SIGTERM, when its standard input ends; for the processes of a `Supervisor`."""
+def end_with_parent() -> bool:
+    """Stop this process, as on SIGTERM, when the standard input from a `Supervisor`, or from `run_reloading`, ends.
+
+    Returns whether one of them has started it. Its own processes do not count as theirs.
+    """
+    if os.environ.pop(SUPERVISED, None) is None:
+        return False
 
     def watch() -> None:
         while os.read(0, 4096):
@@ -217,3 +225,4 @@ def end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="rmq-parent", daemon=True).start()
+    return True

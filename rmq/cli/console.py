@@ -304,7 +304,7 @@ def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[S
 def settable(command: Any) -> dict[str, Any]:
     """Return the parameters of a service that its table in the settings file may have, by their names there."""
     own = [each for each in command.params if each.name not in ("url", "json", "verbose")]
-    return {each.opts[0].lstrip("-"): each for each in own if not getattr(each, "hidden", False)}
+    return {each.opts[0].lstrip("-"): each for each in own}
 
 
 def _given_as(ctx: typer.Context, parameter: Any) -> str:
@@ -323,7 +323,7 @@ def _with_variable(parameter: inspect.Parameter, command: str) -> inspect.Parame
     plain, *rest = get_args(parameter.annotation)
     described = [copy.copy(each) for each in rest]
     for each in described:
-        if isinstance(each, ParameterInfo) and not each.hidden:
+        if isinstance(each, ParameterInfo):
             named = (each.default, *(each.param_decls or ()))  # typer takes the first name as a default
             names = [name for name in named if isinstance(name, str) and name.startswith("-")]
             each.envvar, each.show_envvar = variable_of(command, [*names, parameter.name][0]), False

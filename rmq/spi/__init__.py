@@ -33,8 +33,8 @@ Requests to web servers:
 Processes:
     `chosen_url` (the URL of Redis that a program or its environment names), `URL_VARIABLE` (the name of the environment
     variable), `zookeeper_access` (login and certificates by options and environment), `read_secret` (a password in a
-    file), `run_reloading` and `RELOADED` (restart at a change of a file), `Supervisor` (several processes),
-    `end_with_parent`, `until_signal` (an event that SIGTERM and SIGINT set), `cluster_up`, `cluster_down` and
+    file), `run_reloading` (restart at a change of a file), `Supervisor` (several processes), `end_with_parent` (in a
+    process of one of them), `until_signal` (an event that SIGTERM and SIGINT set), `cluster_up`, `cluster_down` and
     `cluster_status` (a Redis Cluster with workers on this machine).
 """
 
@@ -71,7 +71,7 @@ from rmq._processes.http_server import HttpServer, serve_health, serve_on
 from rmq._processes.local_cluster import down as cluster_down
 from rmq._processes.local_cluster import status as cluster_status
 from rmq._processes.local_cluster import up as cluster_up
-from rmq._processes.reloading import RELOADED, run_reloading
+from rmq._processes.reloading import run_reloading
 from rmq._processes.signals import until_signal
 from rmq._processes.supervisor import Supervisor, end_with_parent
 from rmq._transport.connections import Connections
@@ -81,7 +81,7 @@ from rmq.client import RmqClient
 
 # fmt: off
 __all__ = [
-    "RECURRING", "RELOADED", "TOTALS", "URL_VARIABLE", "AnyPlace", "Duration", "HandlerT", "HttpServer",
+    "RECURRING", "TOTALS", "URL_VARIABLE", "AnyPlace", "Duration", "HandlerT", "HttpServer",
     "InlineRunner", "Message", "Payload", "PayloadT", "Supervisor", "allows_host", "check_async", "check_group",
     "checked_slots", "chosen_url", "cluster_down", "cluster_status", "cluster_up", "connections_of", "counted",
     "differences", "duration_ms", "end_with_parent", "id_key", "inline_runner", "instant_ms", "is_loopback",

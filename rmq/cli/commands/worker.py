@@ -82,7 +82,6 @@ def worker(
     settings: Settings,
     processes: Annotated[int | None, typer.Option(min=1, max=1000, metavar="N")] = None,
     reload: Annotated[bool, typer.Option("--reload")] = False,
-    supervised: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> int | None:
     """Run the listeners of MODULE:CLIENT until SIGTERM or Ctrl-C, then let running handlers finish.
 
@@ -115,9 +114,7 @@ def worker(
         supervisor = Supervisor(_command(target, single), processes, settings.drain_s)
         _serve_health(supervisor.health, settings)
         return supervisor.run()
-    if supervised:
-        end_with_parent()
-    run_one(target, settings, supervised)
+    run_one(target, settings, supervised=end_with_parent())
     return None
 
 
@@ -130,7 +127,7 @@ def _keep_settings_from_children() -> None:
 
 def _command(target: str, settings: Settings) -> list[str]:
     """Return the command line of one of several worker processes."""
-    options = ["--supervised", f"--drain={settings.drain_s}"]
+    options = [f"--drain={settings.drain_s}"]
     for name, value in asdict(settings).items():
         if name != "drain_s" and value not in (None, False):
             option = f"--{name.replace('_', '-')}"

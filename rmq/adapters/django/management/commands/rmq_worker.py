@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
@@ -15,7 +14,7 @@ from rmq.adapters.django.handlers import MODULE, discovered
 from rmq.adapters.django.settings import new_client
 from rmq.client import DRAIN_S
 from rmq.errors import RmqError
-from rmq.spi import RELOADED, end_with_parent, run_reloading
+from rmq.spi import end_with_parent, run_reloading
 
 
 class Command(BaseCommand):
@@ -46,8 +45,7 @@ class Command(BaseCommand):
                 command = [sys.executable, *(each for each in sys.argv if each != "--reload")]
                 run_reloading(command, Path.cwd(), options["drain"])
                 return
-            if os.environ.get(RELOADED):
-                end_with_parent()
+            end_with_parent()
             self._run(options)
         except RmqError as error:
             raise CommandError(str(error)) from error
