@@ -6,7 +6,7 @@ docs/guide/testing.md.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from rmq import Topic
@@ -79,7 +79,8 @@ def run_until_empty(
         draw mug
         1
     """
-    return _run(client, Rules(_checked(limit, "limit"), clock, raises, must_end=True))
+    rules = Rules(_checked(limit, "limit"), clock, raises, must_end=True)
+    return _call(client, run, rules, with_listeners=True)
 
 
 @overload
@@ -109,7 +110,8 @@ def run_at_most(
         >>> run_at_most(client, 3).acked
         3
     """
-    return _run(client, Rules(_checked(number, "number"), clock, raises, must_end=False))
+    rules = Rules(_checked(number, "number"), clock, raises, must_end=False)
+    return _call(client, run, rules, with_listeners=True)
 
 
 @overload
@@ -141,12 +143,7 @@ def run_schedules(client: RmqClient | aio.RmqClient, *, limit: int = 10_000) -> 
         ...     print(run_schedules(client), assert_sent(client, reports).text)
         1 report
     """
-    most = _checked(limit, "limit")
-    if isinstance(client, RmqClient):
-        return run_due(client, client._listeners.added, most)  # pyright: ignore[reportPrivateUsage]
-    from rmq.testing.awaited import run_schedules_async
-
-    return run_schedules_async(client, most)
+    return _call(client, run_due, _checked(limit, "limit"), with_listeners=True)
 
 
 @overload
@@ -169,12 +166,7 @@ def sent(client: RmqClient | aio.RmqClient, topic: Topic[Any] | str) -> Any:
         >>> [message.text for message in sent(client, jobs)]
         ['job:2', 'job:1']
     """
-    expected = Expected(topic)
-    if isinstance(client, RmqClient):
-        return sent_to(client, expected)
-    from rmq.testing.awaited import sent_async
-
-    return sent_async(client, expected)
+    return _call(client, sent_to, Expected(topic))
 
 
 @overload
@@ -234,12 +226,7 @@ def assert_sent(
         AssertionError: no message with content 'job:2' is in the backlog of topic jobs, which holds 1:
           'job:1', body b'data', priority 5
     """
-    expected = Expected(topic, content, payload, body, priority)
-    if isinstance(client, RmqClient):
-        return check_sent(client, expected)
-    from rmq.testing.awaited import check_sent_async
-
-    return check_sent_async(client, expected)
+    return _call(client, check_sent, Expected(topic, content, payload, body, priority))
 
 
 @overload
@@ -266,24 +253,17 @@ def assert_not_sent(
         >>> from rmq.testing import assert_not_sent
         >>> assert_not_sent(client, Topic("jobs", TopicType.PRIORITY), "job:1")
     """
-    unexpected = Expected(topic, content, payload)
-    if isinstance(client, RmqClient):
-        return refuse_sent(sent_to(client, unexpected), unexpected)
-    return _refuse_sent(client, unexpected)
+    return _call(client, refuse_sent, Expected(topic, content, payload))
 
 
-async def _refuse_sent(client: aio.RmqClient, unexpected: Expected) -> None:
-    from rmq.testing.awaited import sent_async
+def _call(client: RmqClient | aio.RmqClient, body: Callable[..., Any], *args: Any, with_listeners: bool = False) -> Any:
+    """Call `body` with a client, its listeners and `args`; for an asyncio client return a coroutine that does so."""
+    if not isinstance(client, RmqClient):
+        from rmq.testing.awaited import call  # imports greenlet, which only asyncio clients need
 
-    refuse_sent(await sent_async(client, unexpected), unexpected)
-
-
-def _run(client: RmqClient | aio.RmqClient, rules: Rules) -> Ran | Awaited[Ran]:
-    if isinstance(client, RmqClient):
-        return run(client, client._listeners.added, rules)  # pyright: ignore[reportPrivateUsage]
-    from rmq.testing.awaited import run_async  # imports greenlet, which only asyncio clients need
-
-    return run_async(client, rules)
+        return call(client, body, args, with_listeners)
+    added = [client._listeners.added] if with_listeners else []  # pyright: ignore[reportPrivateUsage]
+    return body(client, *added, *args)
 
 
 def _checked(number: int, name: str) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rmq import Listener
-from rmq.aio.client import LoopState, PlainClient, RmqClient
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rmq.aio.client import PlainClient, RmqClient
 from rmq.aio.listener import plain_listener
 from rmq.testing.clock import connect_on_clock
-from rmq.testing.runs import Ran, Rules, run, run_schedules
-from rmq.testing.sent import Expected, SentMessage, check_sent, sent_to
 
 
 class PlainClientOnClock(PlainClient):
@@ -27,30 +27,9 @@ class AsyncClientOnClock(RmqClient):
         return self._opened is not None
 
 
-async def run_async(client: RmqClient, rules: Rules) -> Ran:
-    """Run handlers of an asyncio client, one after the other."""
-    opened, added = await _opened(client)
-    listeners = [plain_listener(each, opened.tasks) for each in added]
-    return await opened.tasks.run(run, opened.plain, listeners, rules)
-
-
-async def run_schedules_async(client: RmqClient, most: int) -> int:
-    """Send the messages of all schedules that are due; return their number."""
-    opened, added = await _opened(client)
-    return await opened.tasks.run(run_schedules, opened.plain, added, most)
-
-
-async def sent_async(client: RmqClient, expected: Expected) -> list[SentMessage]:
-    """Return the matching messages in the backlog."""
-    opened, _ = await _opened(client)
-    return await opened.tasks.run(sent_to, opened.plain, expected)
-
-
-async def check_sent_async(client: RmqClient, expected: Expected) -> SentMessage:
-    """Return the first matching message; raise `AssertionError` if there is none."""
-    opened, _ = await _opened(client)
-    return await opened.tasks.run(check_sent, opened.plain, expected)
-
-
-async def _opened(client: RmqClient) -> tuple[LoopState, list[Listener]]:
-    return await client._open(), client._listeners  # pyright: ignore[reportPrivateUsage]
+async def call(client: RmqClient, body: Callable[..., Any], args: Sequence[Any], with_listeners: bool) -> Any:
+    """Call `body` with the synchronous core of a client, its listeners and `args`."""
+    opened = await client._open()  # pyright: ignore[reportPrivateUsage]
+    listeners = [plain_listener(each, opened.tasks) for each in client._listeners]  # pyright: ignore[reportPrivateUsage]
+    added = [listeners] if with_listeners else []
+    return await opened.tasks.run(body, opened.plain, *added, *args)

@@ -119,9 +119,9 @@ def check_sent(client: RmqClient, expected: Expected) -> SentMessage[Any]:
     raise AssertionError(f"no {expected} is in the backlog of topic {_name_of(expected.topic)}, {contents}")
 
 
-def refuse_sent(matches: list[SentMessage[Any]], unexpected: Expected) -> None:
+def refuse_sent(client: RmqClient, unexpected: Expected) -> None:
     """Raise `AssertionError` if there are matching messages."""
-    if matches:
+    if matches := sent_to(client, unexpected):
         raise AssertionError(
             f"a {unexpected} is in the backlog of topic {_name_of(unexpected.topic)}:{_listed(matches)}"
         )

@@ -38,7 +38,7 @@ CEILINGS = {
     "rmq/otel": 90,
     "rmq/spark": 6_470,
     "rmq/spi": 130,
-    "rmq/testing": 450,
+    "rmq/testing": 425,
     "rmq/views": 905,
     "rmq/*.py": 810,
     "lua: scripts": 2_030,
