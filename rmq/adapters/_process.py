@@ -5,11 +5,23 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rmq import Listener, Producer, RmqClient, Topic
+from rmq.client import DRAIN_S
 from rmq.errors import RmqError
+
+OPTIONS: Mapping[str, tuple[type[int | float] | tuple[str, ...], Any, str]] = {
+    "threads": (int, None, "number of threads per listener"),
+    "handlers": (int, None, "maximum number of handlers in parallel over all listeners"),
+    "drain": (float, DRAIN_S, "seconds to wait for running handlers"),
+    "idle": (("normal", "economy"), "normal", "economy: fewer Redis commands while idle"),
+}
+"""Options of a worker command -> type or choices, default, and help; `run_worker` checks their ranges."""
+
+HANG_HELP = "exit with code 75 if a handler hangs"
+"""Help of the switch `--exit-when-hung`, which a worker command also has."""
 
 
 def run_worker(client: RmqClient, listeners: Sequence[Listener], drain: float, **options: Any) -> None:

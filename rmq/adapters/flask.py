@@ -16,8 +16,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("rmq.adapters.flask needs the package flask: pip install 'rmq[flask]'") from error
 
 from rmq import HandlerDecorator, Listener, ListenerOptions, Producer, RmqClient, ScheduleOptions, Topic, scan
-from rmq.adapters._process import ProcessClient, run_worker
-from rmq.client import DRAIN_S
+from rmq.adapters._process import HANG_HELP, OPTIONS, ProcessClient, run_worker
 from rmq.errors import InvalidValueError, RmqError
 from rmq.spi import HandlerT, PayloadT, chosen_url, listener_decorator, scheduled_decorator
 
@@ -136,20 +135,14 @@ def _worker_command(rmq: Rmq) -> click.Command:
             raise click.ClickException(str(error)) from None
 
     options = [
-        click.Option(["--threads"], type=click.IntRange(1, 1_000), help="Number of threads per listener."),
         click.Option(
-            ["--handlers"], type=click.IntRange(1, 10_000), help="Maximum handlers in parallel over all listeners."
-        ),
-        click.Option(
-            ["--drain"], type=click.FloatRange(0), default=DRAIN_S, help="Seconds to wait for running handlers."
-        ),
-        click.Option(
-            ["--idle"],
-            type=click.Choice(["normal", "economy"]),
-            default="normal",
-            help="economy: fewer Redis commands while idle.",
-        ),
-        click.Option(["--exit-when-hung"], is_flag=True, help="Exit with code 75 if a handler hangs."),
+            [f"--{name}"],
+            type=click.Choice(kind) if isinstance(kind, tuple) else kind,
+            default=default,
+            help=f"{text[0].upper()}{text[1:]}.",
+        )
+        for name, (kind, default, text) in OPTIONS.items()
     ]
+    options.append(click.Option(["--exit-when-hung"], is_flag=True, help=f"{HANG_HELP.capitalize()}."))
     text = "Run the RMQ handlers until SIGTERM or Ctrl-C."
     return click.Command("rmq-worker", params=[*options], callback=with_appcontext(run), help=text)

@@ -29,7 +29,7 @@ CEILINGS = {
     "rmq/_processes": 1_790,
     "rmq/_sending": 630,
     "rmq/_transport": 2_700,
-    "rmq/adapters": 355,
+    "rmq/adapters": 347,
     "rmq/aio": 1_650,
     "rmq/cli": 3_471,
     "rmq/dashboard": 1_535,

@@ -9,10 +9,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from rmq.adapters._process import run_worker
+from rmq.adapters._process import HANG_HELP, OPTIONS, run_worker
 from rmq.adapters.django.handlers import MODULE, discovered
 from rmq.adapters.django.settings import new_client
-from rmq.client import DRAIN_S
 from rmq.errors import RmqError
 from rmq.spi import end_with_parent, run_reloading
 
@@ -24,17 +23,10 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the options of `rmq worker`."""
-        parser.add_argument("--threads", type=int, metavar="N", help="number of threads per listener")
-        parser.add_argument(
-            "--handlers", type=int, metavar="N", help="maximum number of handlers in parallel over all listeners"
-        )
-        parser.add_argument(
-            "--drain", type=float, default=DRAIN_S, metavar="S", help="seconds to wait for running handlers"
-        )
-        parser.add_argument(
-            "--idle", choices=("normal", "economy"), default="normal", help="economy: fewer Redis commands while idle"
-        )
-        parser.add_argument("--exit-when-hung", action="store_true", help="exit with code 75 if a handler hangs")
+        for name, (kind, default, text) in OPTIONS.items():
+            typed: dict[str, Any] = {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": "N"}
+            parser.add_argument(f"--{name}", default=default, help=text, **typed)
+        parser.add_argument("--exit-when-hung", action="store_true", help=HANG_HELP)
         parser.add_argument("--reload", action="store_true", help="restart when a Python file changes")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -56,5 +48,4 @@ class Command(BaseCommand):
             raise CommandError(f"no app has a module {MODULE} with functions decorated with rmq.listener")
         client = new_client()
         self.stderr.write(f"{len(listeners)} listeners on {client.shown_url}")
-        names = ("drain", "threads", "handlers", "idle", "exit_when_hung")
-        run_worker(client, listeners, **{name: options[name] for name in names})
+        run_worker(client, listeners, **{name: options[name] for name in (*OPTIONS, "exit_when_hung")})
