@@ -44,8 +44,8 @@ class DeadFilter:
         contents: Content is one of these.
         matching: Content as text matches this pattern, with `*`, `?` and `[...]`.
         error_type: Type of the last error, such as `ValueError`.
-        died_after: Died at or after this time, an aware `datetime` or epoch ms.
-        died_before: Died before this time, an aware `datetime` or epoch ms.
+        died_after: Died at or after this time, an aware `datetime`.
+        died_before: Died before this time, an aware `datetime`.
 
     Examples:
         >>> topic = client.producer(Topic("jobs", TopicType.PRIORITY)).topic
