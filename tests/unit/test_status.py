@@ -23,6 +23,7 @@ from rmq import (
     WhenFull,
     WorkerInfo,
 )
+from rmq.views.columns import TOPICS
 from rmq.views.findings import Reading, Severity, TopicReading, all_well, findings_of, worst_first
 from rmq.views.reading import rates_between
 
@@ -211,3 +212,11 @@ def test_the_worst_comes_first_and_nobody_alive_before_all() -> None:
 def test_a_total_that_fell_counts_as_unchanged() -> None:
     rates = rates_between(Minute(0, accepted=10, acked=9), Minute(0, accepted=30), 5.0)
     assert (rates["accepted"], rates["acked"]) == (4, 0)
+
+
+def test_columns_sort_texts_upwards_and_numbers_downwards_and_say_what_is_unknown() -> None:
+    late, idle = queue("a", due=1_200, age_ms=90_000, dead=3), queue("b")
+    shown = {name: (TOPICS[name](late), TOPICS[name].tone(late)) for name in (">backlog", ">oldest", ">dead")}
+    assert shown == {">backlog": ("1,200", ""), ">oldest": ("1 m 30 s", "warn"), ">dead": ("3", "bad")}
+    assert all(sorted([idle, late], key=TOPICS[name].rank) == [late, idle] for name in ("~topic", ">backlog"))
+    assert TOPICS[">dead"](replace(idle, trouble="NOPERM")) == "?"

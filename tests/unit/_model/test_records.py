@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from rmq._model.records import (
     MARK,
     MAX_WHOLE,
-    NOTHING,
     TRACE_MARK,
     Record,
     fold,
@@ -145,7 +144,7 @@ def test_counts_and_times_of_no_script(number: float) -> None:
 
 
 def test_a_value_without_the_mark_is_a_body() -> None:
-    assert read_record(None) == NOTHING
+    assert read_record(None) == Record(1, 0, 0, 0, "K")
     for stored in (b"", b"plain", MARK, MARK + b"short", wrap(b"a", TRACE)):
         record = read_record(stored)
         assert record is not None
