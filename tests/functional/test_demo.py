@@ -18,6 +18,7 @@ from rmq import RmqClient
 from rmq.demo.jobs import newest_prices, parts_of
 from rmq.demo.orders import read_orders
 from rmq.demo.pictures import read_prices
+from tests.support.cli import Cli
 from tests.support.servers import RedisServer
 
 RUN = "import sys; from rmq.demo.show import run; sys.exit(run(url=sys.argv[1] or None, seconds=3, json_output={json}))"
@@ -34,8 +35,13 @@ def start(url: str = "", *, as_json: bool = True, **variables: str) -> subproces
     )
 
 
-def children(demo: subprocess.Popen[str]) -> list[psutil.Process]:
-    return psutil.Process(demo.pid).children(recursive=True)
+def at_work() -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """Start one that sends and handles; return it, and what it has started."""
+    demo = start(as_json=False)
+    assert demo.stdout is not None
+    while "lines; sent" not in demo.stdout.readline():
+        pass
+    return demo, psutil.Process(demo.pid).children(recursive=True)
 
 
 def check(summary: dict[str, object]) -> None:
@@ -90,43 +96,29 @@ def test_the_accounts_are_right_with_an_embedded_redis() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(90)
-def test_the_command_line_passes_its_options_and_the_exit_code_on(tmp_path: Path) -> None:
+@pytest.mark.timeout(150)
+def test_the_command_line_passes_its_options_on_and_can_be_repeated(tmp_path: Path) -> None:
     with RedisServer() as server:
-        command = [sys.executable, "-c", "from rmq.cli import main; main()"]
-        options = ["demo", "--seconds", "2", "--json", "--url", server.url, "--pictures", str(tmp_path)]
-        done = subprocess.run([*command, *options], capture_output=True, encoding="utf-8", timeout=80)
-        assert done.returncode == 0, done.stderr
-        summary = json.loads(done.stdout)
+        options = ["--seconds", "2", "--json", "--url", server.url, "--pictures", str(tmp_path)]
+        with Cli("redis://127.0.0.1:1").process("demo", *options) as demo:
+            out, err = demo.communicate(timeout=80)
+        assert demo.returncode == 0, err
+        summary = json.loads(out)
         check(summary)
         assert summary["seconds"] == 2
         check_pictures(summary, tmp_path)
         with RmqClient(server.url) as client:
             assert client.inspect("demo.close-order").stats().total("acked") > 0
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(150)
-def test_it_can_be_repeated_on_a_redis_and_says_so_in_ascii() -> None:
-    with RedisServer() as server:
-        first = start(server.url)
-        out, err = first.communicate(timeout=70)
-        assert first.returncode == 0, err
-        check(json.loads(out))
-        second = start(server.url, as_json=False, PYTHONIOENCODING="ascii")
-        out, err = second.communicate(timeout=70)
-        assert second.returncode == 0, err
+        again = start(server.url, as_json=False, PYTHONIOENCODING="ascii")
+        out, err = again.communicate(timeout=70)
+        assert again.returncode == 0, err
         assert "Nothing was lost" in out
         assert max(map(len, out.splitlines())) < 160
 
 
 @pytest.mark.timeout(90)
 def test_ctrl_c_ends_it_and_leaves_nothing_behind() -> None:
-    demo = start(as_json=False)
-    assert demo.stdout is not None
-    while "lines; sent" not in demo.stdout.readline():
-        pass
-    started = children(demo)
+    demo, started = at_work()
     assert len(started) >= 2
     demo.send_signal(signal.SIGINT)
     _, err = demo.communicate(timeout=60)
@@ -138,11 +130,7 @@ def test_ctrl_c_ends_it_and_leaves_nothing_behind() -> None:
 @pytest.mark.timeout(90)
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds the workers by their command lines")
 def test_a_worker_that_dies_is_reported() -> None:
-    demo = start(as_json=False)
-    assert demo.stdout is not None
-    while "lines; sent" not in demo.stdout.readline():
-        pass
-    started = children(demo)
+    demo, started = at_work()
     worker = next(each for each in started if "rmq.demo.worker" in each.cmdline())
     worker.kill()
     _, err = demo.communicate(timeout=60)
@@ -153,11 +141,7 @@ def test_a_worker_that_dies_is_reported() -> None:
 
 @pytest.mark.timeout(90)
 def test_workers_end_when_the_demo_is_killed() -> None:
-    demo = start(as_json=False)
-    assert demo.stdout is not None
-    while "lines; sent" not in demo.stdout.readline():
-        pass
-    workers = children(demo)
+    demo, workers = at_work()
     demo.kill()
     demo.communicate(timeout=20)
     assert not psutil.wait_procs(workers, timeout=40)[1]

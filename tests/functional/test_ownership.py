@@ -37,7 +37,7 @@ from tests.support.core import (
 from tests.support.ledger import tell
 from tests.support.link import Link
 from tests.support.one_slot import claim_slot
-from tests.support.ownership import SESSION_S, TICK_MS, Report, Rig
+from tests.support.ownership import SESSION_S, TICK_MS, Rig
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
@@ -69,15 +69,6 @@ def new_chroot() -> str:
 # --- processes
 
 
-def check(report: Report) -> None:
-    """Check that nothing was lost, nothing ran twice at once, nothing late was accepted."""
-    told = report.to_json()
-    assert report.sent > 0, told
-    assert (report.lost, report.unaccounted, report.stale_starts) == (0, 0, 0), told
-    assert (report.content_overlaps, report.slot_overlaps) == ((0, 0), (0, 0)), told
-    assert report.late[1] == 0, told
-
-
 def make_rig(zookeeper: ZooKeeperEnsemble, redis: RedisServer, folder: Path) -> Rig:
     types, lease = (TopicType.RANGE_MERGE, TopicType.PRIORITY), timedelta(seconds=LEASE_S)
     topics = [Topic(f"{folder.name}-{type_.name}", type_, slots=16, lease=lease) for type_ in types]
@@ -96,7 +87,7 @@ def test_work_is_spread_evenly_and_serial_per_slot_while_workers_come_and_go(
             measured = scenarios.join_and_leave(rig)
             time.sleep(1)
         report = rig.account("join and leave", traffic, lease_s=LEASE_S, **measured)
-        check(report)
+        report.check()
         assert report.duplicates == 0
         assert {run.pid for run in rig.story().runs} == {worker.pid for worker in rig.workers.values()}
 
@@ -115,7 +106,7 @@ def test_a_worker_dies_stands_still_or_is_cut_off(
             stopped = scenarios.stopped(2.0)(rig)
             killed = scenarios.killed(rig)
         report = rig.account("faults", traffic, lease_s=LEASE_S)
-        check(report)
+        report.check()
         for measured in (cut, stopped, killed):
             assert measured["again_s"] < 30, "a few seconds on top of the session, on a machine that has time"
         assert redis_cut["moved"] == 0

@@ -12,7 +12,7 @@ from typing import Any
 from rmq import Topic, TopicType
 from tests.support import scenarios
 from tests.support.core import OWNERS_KEYS
-from tests.support.ownership import Report, Rig
+from tests.support.ownership import Rig
 from tests.support.servers import RedisServer
 from tests.support.topologies import RedisClusterServers, SentinelServers
 from tests.support.waiting import wait_until
@@ -34,16 +34,6 @@ def rig_on(url: str, folder: Path, workers: int = 3) -> Iterator[Rig]:
         yield rig
 
 
-def check(report: Report) -> None:
-    """Check that nothing was lost, nothing ran twice at once, nothing late was accepted."""
-    told = report.to_json()
-    print(told)
-    assert report.sent > 0, told
-    assert (report.lost, report.unaccounted, report.stale_starts) == (0, 0, 0), told
-    assert (report.content_overlaps, report.slot_overlaps) == ((0, 0), (0, 0)), told
-    assert report.late[1] == 0, told
-
-
 def leader_of(rig: Rig) -> str:
     """Return the name of the leading worker."""
     node: Any = rig.client._connections.command("HGET", OWNERS_KEYS["nodes"], "/leader")  # pyright: ignore[reportPrivateUsage]
@@ -58,7 +48,7 @@ def test_workers_join_die_and_stand_still(tmp_path: Path) -> None:
             rig.workers[leader_of(rig)].kill()
             killed_s = scenarios.again(rig, timeout_s=PROMPT_S)
         measured = {"joined_s": joined["joined_s"], "stopped_s": stopped["again_s"], "killed_s": killed_s}
-        check(rig.account("faults", traffic, timeout_s=PROMPT_S, lease_s=LEASE_S, **measured))
+        rig.account("faults", traffic, timeout_s=PROMPT_S, lease_s=LEASE_S, **measured).check()
 
 
 def test_a_redis_that_stood_still_finds_the_same_owners(tmp_path: Path) -> None:
@@ -80,7 +70,7 @@ def test_a_redis_that_stood_still_finds_the_same_owners(tmp_path: Path) -> None:
             after = rig.in_redis()
             kept = {key: node for key, node in before.items() if node[0] != "w1"}
             assert {key: after[key] for key in kept} == kept
-        check(rig.account("frozen", traffic, timeout_s=PROMPT_S, lease_s=LEASE_S, back_s=back_s, dead_s=dead_s))
+        rig.account("frozen", traffic, timeout_s=PROMPT_S, lease_s=LEASE_S, back_s=back_s, dead_s=dead_s).check()
 
 
 def test_acquisitions_that_redis_forgets_are_made_again_above_them(tmp_path: Path) -> None:
@@ -102,7 +92,7 @@ def test_acquisitions_that_redis_forgets_are_made_again_above_them(tmp_path: Pat
             moved = {key for key, node in rig.in_redis().items() if node[0] == "joiner"}
             assert {before[key][0] for key in moved} <= {"w0", "w1", "w2"}
         assert newest > max(epoch for _, (epoch, _) in before.values())
-        check(rig.account("forgotten", traffic, timeout_s=PROMPT_S, lease_s=LEASE_S))
+        rig.account("forgotten", traffic, timeout_s=PROMPT_S, lease_s=LEASE_S).check()
 
 
 def deafen(replica: RedisServer) -> None:
@@ -133,7 +123,7 @@ def fail_over(rig: Rig, replica: RedisServer, kill: Callable[[], object]) -> Non
             assert epoch > acquired[key][1][0], "an epoch that was lost is not given again"
     with rig.traffic() as traffic:
         wait_until(lambda: len(traffic.accepted) > 500)
-    check(rig.account("failover", traffic, timeout_s=PROMPT_S, lease_s=LEASE_S, again_s=again_s))
+    rig.account("failover", traffic, timeout_s=PROMPT_S, lease_s=LEASE_S, again_s=again_s).check()
 
 
 def test_a_failover_by_sentinel_loses_the_last_acquisitions(tmp_path: Path) -> None:

@@ -12,20 +12,9 @@ from typing import Any
 import pytest
 
 import rmq
+from docs_site.reference import MODULES
 from rmq import RmqClient
 from tests.support.servers import RedisServer
-
-MODULES = (
-    "rmq",
-    "rmq.adapters.django",
-    "rmq.adapters.fastapi",
-    "rmq.adapters.flask",
-    "rmq.aio",
-    "rmq.metrics",
-    "rmq.otel",
-    "rmq.spark",
-    "rmq.testing",
-)
 
 AS_THE_OTHER_SIDE = "the example of the same name in rmq shows it, and that of rmq.aio.RmqClient how to await it"
 BY_SPARK = "needs Spark: docs/guide/spark*.md have programs, and tests/spark/ runs them"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,16 +30,13 @@ def handle(delivery):
 
 
 @contextmanager
-def reloading(folder: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-c", "from rmq.cli import main; main()", "worker", "--reload", "jobs_module:client"]
-    environment = os.environ | {"RMQ_URL": url, "PYTHONDONTWRITEBYTECODE": "1"}
+def reloading(folder: Path, url: str) -> Iterator[subprocess.Popen[str]]:
+    command, settings = ["worker", "--reload", "jobs_module:client"], {"PYTHONDONTWRITEBYTECODE": "1"}
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stderr=log)
         try:
-            yield process
+            with Cli(url).process(*command, cwd=folder, env=settings, stdout=None, stderr=log) as process:
+                yield process
         finally:
-            process.kill()
-            process.wait()
             print(written(folder / "log"))
 
 

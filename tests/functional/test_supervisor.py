@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -19,6 +20,7 @@ from rmq import ImmediateRetry, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._processes.supervisor import LONGEST_PAUSE_S, STEADY_S, Child, Supervisor
 from rmq.errors import InvalidValueError, RmqError
 from tests.conftest import MakeTopic
+from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
 JOBS = """
@@ -34,6 +36,9 @@ def handle(delivery):
 
 client.add(*rmq.scan(__name__))
 """
+
+SHOWN: dict[str, Any] = {"stdout": None, "stderr": None}
+"""A process writes where the tests do."""
 
 
 def test_every_quick_end_doubles_the_pause() -> None:
@@ -131,22 +136,15 @@ def test_a_hopeless_start_ends_all() -> None:
 
 
 @contextmanager
-def supervised(redis_url: str, topic: Topic, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def supervised(redis_url: str, topic: Topic, folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     ledger = folder / "ledger"
     (folder / "jobs.py").write_text(JOBS.format(topic=topic.name, ledger=str(ledger)))
-    rmq = [sys.executable, "-c", "from rmq.cli import main; main()"]
-    process = subprocess.Popen(
-        [*rmq, "--url", redis_url, "worker", "jobs:client", "--processes", "2", "--threads", "2", "--idle", "economy"],
-        cwd=folder,
-    )
-    try:
+    elsewhere, options = Cli("redis://127.0.0.1:1"), ["--processes", "2", "--threads", "2", "--idle", "economy"]
+    with elsewhere.process("--url", redis_url, "worker", "jobs:client", *options, cwd=folder, **SHOWN) as process:
         yield process, ledger
-    finally:
-        process.kill()
-        process.wait()
 
 
-def children(process: subprocess.Popen[bytes]) -> set[int]:
+def children(process: subprocess.Popen[str]) -> set[int]:
     return {child.pid for child in psutil.Process(process.pid).children()}
 
 
@@ -211,27 +209,19 @@ def handle(delivery):
 
 
 def test_a_worker_ends_with_a_code_of_its_own_when_a_handler_hangs(
-    client: RmqClient, redis_url: str, make_topic: MakeTopic, tmp_path: Path
+    cli: Cli, client: RmqClient, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, lease="1s", retry=ImmediateRetry())
     (tmp_path / "jobs.py").write_text(HANGS.format(topic=topic.name))
-    rmq = [sys.executable, "-c", "from rmq.cli import main; main()", "--url", redis_url, "worker", "jobs:client"]
+    worker = ["worker", "jobs:client", "--exit-when-hung"]
     producer = client.producer(topic)
     producer.send(PriorityMessage("hang", 1_000))
-    process = subprocess.Popen([*rmq, "--exit-when-hung"], cwd=tmp_path)
-    try:
+    with cli.process(*worker, cwd=tmp_path, **SHOWN) as process:
         wait_until((tmp_path / "hung").exists)
         assert process.wait(60) == 75
-    finally:
-        process.kill()
-        process.wait()
     (tmp_path / "hung").unlink()
-    process = subprocess.Popen([*rmq, "--exit-when-hung", "--processes", "1"], cwd=tmp_path)
-    try:
+    with cli.process(*worker, "--processes", "1", cwd=tmp_path, **SHOWN) as process:
         wait_until(lambda: client.inspect(topic).stats().total("acked") == 1, 120)  # by the next process
         assert (tmp_path / "hung").exists()
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-    finally:
-        process.kill()
-        process.wait()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rmq import RmqClient
+from tests.support.cli import Cli
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
@@ -72,13 +73,10 @@ def test_the_last_step_with_processes_that_share_a_folder(tmp_path: Path, owners
     url = f"embedded://{tmp_path}/shop"
     assert "embedded:///tmp/shop" in commands
     assert "rmq worker worker:client --processes 2\n" in commands
-    environment = os.environ | {"RMQ_URL": url, "PYTHONPATH": str(ROOT)}
     folder = ROOT / "examples/tutorial"
-    command = [sys.executable, "-c", "from rmq.cli import main; main()", "worker", "worker:client", "--processes", "2"]
     assert "rmq worker worker:client --processes 2 --owners redis\n" in commands
-    command += ["--owners", "redis"] if owners else []
-    worker = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, encoding="utf-8")
-    try:
+    command = ["worker", "worker:client", "--processes", "2", *(["--owners", "redis"] if owners else [])]
+    with Cli(url).process(*command, cwd=folder, stderr=None) as worker:
         assert run((folder / "worker.py").read_text("utf-8"), url) == "743 pictures to draw\n"
         with RmqClient(url) as client:
             wait_until(lambda: client.inspect("price-pictures").stats().total("acked") == 743, 60)
@@ -88,9 +86,6 @@ def test_the_last_step_with_processes_that_share_a_folder(tmp_path: Path, owners
         said, _ = worker.communicate(timeout=60)
         assert worker.returncode == 0
         assert said.count("draw item:") == 743  # threads may print into each other's lines
-    finally:
-        worker.kill()
-        worker.wait()
 
 
 @pytest.mark.parametrize("name", TOPICS)

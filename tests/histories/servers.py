@@ -17,9 +17,6 @@ from tests.support.servers import RedisServer
 from tests.support.topologies import RedisClusterServers
 
 DURABLE = ("appendonly yes", "appendfsync always", "aof-use-rdb-preamble yes")
-PATIENT = ("cluster-node-timeout 60000",)
-"""One of two masters is no majority: once it takes the other one for dead it answers CLUSTERDOWN, and renews no lease.
-So it has to take a frozen one for living."""
 
 
 class Servers(Protocol):

@@ -67,6 +67,15 @@ class Report:
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
+    def check(self) -> None:
+        """Check that nothing was lost, nothing ran twice at once, nothing late was accepted."""
+        told = self.to_json()
+        print(told)
+        assert self.sent > 0, told
+        assert (self.lost, self.unaccounted, self.stale_starts) == (0, 0, 0), told
+        assert (self.content_overlaps, self.slot_overlaps) == ((0, 0), (0, 0)), told
+        assert self.late[1] == 0, told
+
 
 class WorkerProcess:
     """One worker process of a rig."""
@@ -391,8 +400,3 @@ class Rig:
 def _split(overlaps: Sequence[Any], lease_s: float) -> tuple[int, int]:
     excused = sum(overlap.paused_s > lease_s for overlap in overlaps)
     return len(overlaps) - excused, excused
-
-
-def sleep_s(seconds: float) -> None:
-    """Let a fault last; nothing can be waited for."""
-    time.sleep(seconds)

@@ -25,20 +25,10 @@ from typing import Any
 import pytest
 
 import rmq
+from docs_site.reference import MODULES
 from rmq import aio, testing
 from rmq.aio.proxy import async_iterator
 
-MODULES = (
-    "rmq",
-    "rmq.adapters.django",
-    "rmq.adapters.fastapi",
-    "rmq.adapters.flask",
-    "rmq.aio",
-    "rmq.metrics",
-    "rmq.otel",
-    "rmq.spark",
-    "rmq.testing",
-)
 SNAPSHOT = Path(__file__).with_name("public_surface.txt")
 ROOT = Path(__file__).parents[2]
 

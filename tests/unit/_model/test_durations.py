@@ -37,6 +37,7 @@ from rmq._model.times import (
 )
 from rmq.errors import InvalidMessageError, InvalidValueError
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOON = datetime(2060, 1, 1, 12, tzinfo=UTC)
 
 
@@ -56,12 +57,15 @@ class Text(str):
         ("0s", 0),
         ("200ms", 200),
         ("0.1ms", 1),
+        ("1d1ms", 86_400_001),
         ("10s", 10_000),
         ("5m", 300_000),
         ("5min", 300_000),
         ("1h30m", 5_400_000),
         ("2d", 172_800_000),
         ("36600d", MAX_DURATION_MS),
+        ("1.5s", 1_500),
+        ("1.0000001s", 1_001),
         (Text("10s"), 10_000),
     ],
 )
@@ -89,6 +93,12 @@ def test_a_duration_is_never_shorter_than_asked_for(value: timedelta) -> None:
         (timedelta.min, "between 0 and 100 years"),
         ("36601d", "between 0 and 100 years"),
         ("5 s", "a timedelta, or a text such as 250ms"),
+        ("s", "a timedelta, or a text such as 250ms"),
+        ("1e3s", "a timedelta, or a text such as 250ms"),
+        ("5s1", "a timedelta, or a text such as 250ms"),
+        ("5sm", "a timedelta, or a text such as 250ms"),
+        ("5µs", "a timedelta, or a text such as 250ms"),
+        ("٣s", "a timedelta, or a text such as 250ms"),
         ("5S", "a timedelta, or a text such as 250ms"),
         ("", "a timedelta, or a text such as 250ms"),
         ("-5s", "a timedelta, or a text such as 250ms"),
@@ -160,6 +170,7 @@ def test_where_a_duration_is_stored_or_sent_it_has_a_unit(make: Callable[[Any], 
 
 def test_numbers_are_taken_where_the_name_has_the_unit() -> None:
     assert RangeMergeMessage("a", time_range_ms=50) == RangeMergeMessage("a", "50ms")
+    assert (RangeMergeMessage("a", "0.2ms").score_ms(), FixedTimeMessage("a", fixed_time_ms=0.5).score_ms()) == (1, 1)
     assert RangeMergeMessage("a", time_range_ms=49.5) == RangeMergeMessage("a", time_range_ms=np.int64(50))  # type: ignore[arg-type]
     assert JoinMessage("a", "p", 2, time_range_ms=50) == JoinMessage("a", "p", 2, "50ms")
     moment = datetime(2060, 1, 1, tzinfo=UTC)
@@ -188,6 +199,15 @@ def test_numbers_are_taken_where_the_name_has_the_unit() -> None:
         ),
         (lambda: RangeMergeMessage("a", time_range_ms=0), "time_range_ms is 0; it must be more than 0"),
         (lambda: RangeMergeMessage("a", "0s"), "time_range is '0s'; it must be more than 0"),
+        (
+            lambda: RangeMergeMessage("a", timedelta(0)),
+            r"time_range is datetime.timedelta\(0\); it must be more than 0",
+        ),
+        (lambda: RangeMergeMessage("a", timedelta(-1)), "time_range is .*; it must lie between 0 and 100 years"),
+        (lambda: RangeMergeMessage("a", True), "time_range is True; it must be a timedelta, or a text such as"),  # type: ignore[arg-type]
+        (lambda: FixedTimeMessage("a", True), "fixed_time is True; it must be an aware datetime"),  # type: ignore[arg-type]
+        (lambda: FixedTimeMessage("a", datetime(2026, 1, 1)), "fixed_time is .* no time zone; use an aware datetime"),
+        (lambda: FixedTimeMessage("a", EPOCH), "fixed_time is .*; epoch milliseconds must lie between 1"),
         (lambda: RangeMergeMessage("a", time_range_ms=-1), "time_range_ms is -1; it must lie between 0 and 100 years"),
         (lambda: RangeMergeMessage("a", time_range_ms=True), "time_range_ms is True; it must be a number of millisec"),
         (lambda: RangeMergeMessage("a", time_range_ms="5s"), "time_range_ms is '5s'; it must be a number of millisec"),  # type: ignore[arg-type]
@@ -240,7 +260,7 @@ def test_instants_round_up(value: Any, ms: int) -> None:
     ("value", "rule"),
     [
         (1_790_000_000_000, "an aware datetime"),
-        (datetime(1970, 1, 1, tzinfo=UTC), "between 1 and 2^53 - 1"),
+        (EPOCH, "between 1 and 2^53 - 1"),
         (datetime.min.replace(tzinfo=UTC), "between 1 and 2^53 - 1"),
         (datetime(2026, 1, 1), "no time zone; use an aware datetime"),
         (False, "an aware datetime"),

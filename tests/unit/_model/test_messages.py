@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -62,33 +62,6 @@ def test_payloads_are_text_or_bytes(value: Any, text: str) -> None:
     assert text in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("time_range", "ms"),
-    [("1ms", 1), ("1d1ms", 86_400_001), ("0.2ms", 1), (timedelta(seconds=5), 5_000), (timedelta(microseconds=1), 1)],
-)
-def test_time_ranges(time_range: Any, ms: int) -> None:
-    assert RangeMergeMessage("a", time_range).score_ms() == ms
-
-
-@pytest.mark.parametrize(
-    ("time_range", "rule"),
-    [
-        ("0", "more than 0"),
-        (timedelta(0), "more than 0"),
-        (timedelta(-1), "between 0 and 100 years"),
-        (timedelta.max, "between 0 and 100 years"),
-        (True, "a timedelta, or a text such as"),
-        ("5", "is it '5ms' or '5s'?"),
-        (5, "is it '5ms' or '5s'?"),
-    ],
-)
-def test_time_range_bounds(time_range: Any, rule: str) -> None:
-    with pytest.raises(InvalidMessageError) as refused:
-        RangeMergeMessage("a", time_range)
-    assert f"time_range is {time_range!r}" in str(refused.value)
-    assert rule in str(refused.value)
-
-
 @pytest.mark.parametrize("priority", [0, -1, 2**53, 1.0, True, "5", None])
 def test_priority_bounds(priority: Any) -> None:
     with pytest.raises(InvalidMessageError) as refused:
@@ -115,15 +88,6 @@ def test_a_priority_beside_an_age_has_its_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fixed_time", "ms"),
-    [(1, 1), (2**42, 2**42), (0.5, 1), (datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), 1_000)],
-)
-def test_fixed_times(fixed_time: Any, ms: int) -> None:
-    given: dict[str, Any] = {"fixed_time" if isinstance(fixed_time, datetime) else "fixed_time_ms": fixed_time}
-    assert FixedTimeMessage("a", **given).score_ms() == ms
-
-
-@pytest.mark.parametrize(
     ("delay", "value"),
     [
         ("0s", -1),
@@ -139,22 +103,6 @@ def test_a_delay_is_encoded_below_0(delay: Any, value: int, body: Any) -> None:
     assert (message.score_ms(), encode(FIXED, message).value) == (value, value)
     with pytest.raises(InvalidMessageError, match="takes PriorityMessage, not FixedTimeMessage"):
         encode(PRIORITY, message)
-
-
-@pytest.mark.parametrize(
-    ("fixed_time", "rule"),
-    [
-        (datetime(1969, 1, 1, tzinfo=UTC), "between 1 and 2^53 - 1"),
-        (datetime(2026, 1, 1), "use an aware datetime"),
-        (True, "an aware datetime"),
-        (2**41, "Milliseconds since 1970 are passed as fixed_time_ms"),
-    ],
-)
-def test_fixed_time_bounds(fixed_time: Any, rule: str) -> None:
-    with pytest.raises(InvalidMessageError) as refused:
-        FixedTimeMessage("a", fixed_time)
-    assert f"fixed_time is {fixed_time!r}" in str(refused.value)
-    assert rule in str(refused.value)
 
 
 @pytest.mark.parametrize("content", ["", b"", "x" * 11, "ä" * 6])

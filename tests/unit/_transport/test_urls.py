@@ -34,16 +34,16 @@ def test_a_url_is_a_text(url: Any) -> None:
 
 
 def test_sentinels_and_clusters() -> None:
-    sentinel = parse_url("redis+sentinel://:pw@h1,h2:5,[::1]:6/main/3?sentinel_password=spw&ssl_x=1")
+    sentinel = parse_url("redis+sentinel://me:p%2Fw@h1,h2:5,[::1]:6/main/3?sentinel_password=spw&ssl_x=1")
     assert sentinel.topology is Topology.SENTINEL
     assert sentinel.hosts == (Address("h1", 26_379), Address("h2", 5), Address("::1", 6))
     assert sentinel.service == "main"
-    assert sentinel.server_url(Address("m", 7)) == "redis://:pw@m:7/3?ssl_x=1"
+    assert sentinel.server_url(Address("m", 7)) == "redis://me:p%2Fw@m:7/3?ssl_x=1"
     assert sentinel.sentinel_url(Address("::1", 6)) == "redis://[::1]:6?ssl_x=1&password=spw"
     cluster = parse_url("rediss+cluster://u:pw@h1,h2:7001")
     assert cluster.topology is Topology.CLUSTER
     assert cluster.hosts == (Address("h1", 6_379), Address("h2", 7_001))
-    assert cluster.server_url(Address("n", 1)) == "rediss://u:pw@n:1"
+    assert cluster.server_url(Address("::1", 1)) == "rediss://u:pw@[::1]:1"
 
 
 def test_without_a_url_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +87,8 @@ def test_an_empty_url_is_no_choice(empty: str, monkeypatch: pytest.MonkeyPatch) 
         ("redis+sentinel://h1", "names no service"),
         ("redis+sentinel://h1/main/x", "invalid database"),
         ("redis+sentinel://h1,,h2/main", "lacks a host"),
+        ("redis+sentinel:///main", "lacks a host"),
+        ("redis+cluster://", "lacks a host"),
         ("redis+cluster://h1:99999,h2", "invalid host"),
         ("redis://h/0#x@y", "has an @ after its host"),
         ("redis+cluster://h1/2", "only database 0"),
@@ -107,9 +109,10 @@ def test_what_is_no_url_of_ours(url: str, text: str) -> None:
         ("rediss://user:sec@ret@h", "rediss://user:***@h"),
         ("unix:///run/x.sock?db=1&password=secret", "unix:///run/x.sock?db=1&password=***"),
         (
-            "redis+sentinel://:secret@h1,h2/m?sentinel_password=secret",
-            "redis+sentinel://:***@h1,h2/m?sentinel_password=***",
+            "redis+sentinel://me:s%2Fecret@h1,h2/m?sentinel_password=secret",
+            "redis+sentinel://me:***@h1,h2/m?sentinel_password=***",
         ),
+        ("rediss+cluster://:secret@h1:7000,h2", "rediss+cluster://:***@h1:7000,h2"),
     ],
 )
 def test_passwords_are_not_shown(url: str, shown: str) -> None:
@@ -134,6 +137,7 @@ def test_passwords_are_not_shown(url: str, shown: str) -> None:
         "redis+cluster://:secret?x@h",
         "redis+cluster://:secret/x@h1,h2:3",
         "redis+cluster://:secret",
+        "redis+sentinel://h1:secret/service",
         "redis+cluster://:12?secret@h",
         "redis+sentinel://u:12/secret@h/service",
     ],

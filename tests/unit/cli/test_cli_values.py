@@ -33,34 +33,10 @@ from rmq.cli.options import (
     payload,
 )
 from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError
-from rmq.spi import duration_ms, safe_lines, shown, span, typed_instant_ms
+from rmq.spi import safe_lines, shown, span, typed_instant_ms
 from rmq.views.words import from_now, json_payload, when
 
 NOW_MS = 1_790_000_000_000
-
-
-@pytest.mark.parametrize(
-    ("text", "ms"),
-    [
-        ("0", 0),
-        ("250ms", 250),
-        ("5s", 5_000),
-        ("1m30s", 90_000),
-        ("2h", 7_200_000),
-        ("7d", 604_800_000),
-        ("1.5s", 1_500),
-        ("0.1ms", 1),
-        ("1.0000001s", 1_001),
-    ],
-)
-def test_durations(text: str, ms: int) -> None:
-    assert duration_ms(text, "--in") == ms
-
-
-@pytest.mark.parametrize("text", ["", "5", "5 s", "s", "-5s", "5S", "1e3s", "5s1", "٣s", "5µs", "5sm", "99999d"])
-def test_durations_that_are_none_name_value_and_rule(text: str) -> None:
-    with pytest.raises(InvalidValueError, match=r"--in is .*(it must|is it)"):
-        duration_ms(text, "--in")
 
 
 def test_times() -> None:
