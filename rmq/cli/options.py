@@ -206,25 +206,6 @@ Start = Annotated[
         "--start", metavar="new|all|ID", help="stream: position at which a new group starts.  \\[default: new]"
     ),
 ]
-ZooKeeperUser = Annotated[
-    str | None,
-    typer.Option(
-        "--zookeeper-user", metavar="NAME", help="User name. The password is read from RMQ_ZOOKEEPER_PASSWORD."
-    ),
-]
-ZooKeeperCa = Annotated[
-    str | None,
-    typer.Option(
-        "--zookeeper-ca", metavar="FILE", help="TLS: file of CA certificates, or `system` for those of this machine."
-    ),
-]
-ZooKeeperCert = Annotated[str | None, typer.Option("--zookeeper-cert", metavar="FILE", help="TLS: client certificate.")]
-ZooKeeperKey = Annotated[
-    str | None,
-    typer.Option(
-        "--zookeeper-key", metavar="FILE", help="TLS: client key. Its password is read from RMQ_ZOOKEEPER_KEY_PASSWORD."
-    ),
-]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Maximum number of messages.")]
 NewPriority = Annotated[int | None, typer.Option("--priority", help="priority: new priority. Default: the lowest.")]
 DueIn = Annotated[

@@ -31,7 +31,7 @@ CEILINGS = {
     "rmq/_transport": 2_700,
     "rmq/adapters": 347,
     "rmq/aio": 1_650,
-    "rmq/cli": 3_471,
+    "rmq/cli": 3_395,
     "rmq/dashboard": 1_531,
     "rmq/demo": 1_190,
     "rmq/metrics": 390,

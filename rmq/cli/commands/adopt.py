@@ -9,7 +9,7 @@ import typer
 
 from rmq import Coordinator, RmqClient
 from rmq.cli.console import DEADLINE_S, Columns, Session, table_of
-from rmq.cli.options import TopicName, ZooKeeperCa, ZooKeeperCert, ZooKeeperKey, ZooKeeperUser
+from rmq.cli.options import TopicName
 from rmq.errors import InvalidValueError
 from rmq.spi import shown, zookeeper_access
 
@@ -19,10 +19,10 @@ def adopt(
     topic: TopicName,
     zookeeper: Annotated[str | None, typer.Option(metavar="HOST:PORT,...")] = None,
     chroot: Annotated[str, typer.Option(metavar="PATH")] = "/rmq",
-    zookeeper_user: ZooKeeperUser = None,
-    zookeeper_ca: ZooKeeperCa = None,
-    zookeeper_cert: ZooKeeperCert = None,
-    zookeeper_key: ZooKeeperKey = None,
+    zookeeper_user: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    zookeeper_ca: Annotated[str | None, typer.Option(metavar="FILE")] = None,
+    zookeeper_cert: Annotated[str | None, typer.Option(metavar="FILE")] = None,
+    zookeeper_key: Annotated[str | None, typer.Option(metavar="FILE")] = None,
     owners: Annotated[Literal["redis"] | None, typer.Option()] = None,
     no_zookeeper: Annotated[bool, typer.Option("--no-zookeeper")] = False,
     from_ensemble: Annotated[str | None, typer.Option("--from", metavar="ENSEMBLE")] = None,
@@ -35,6 +35,10 @@ def adopt(
         zookeeper: The ensemble to move the slots to.
         owners: `redis`: move the slots to owners that Redis keeps.
         chroot: Path of RMQ's nodes in the ensemble.
+        zookeeper_user: User name. The password is read from RMQ_ZOOKEEPER_PASSWORD.
+        zookeeper_ca: TLS: file of CA certificates, or `system` for those of this machine.
+        zookeeper_cert: TLS: client certificate.
+        zookeeper_key: TLS: client key. Its password is read from RMQ_ZOOKEEPER_KEY_PASSWORD.
         no_zookeeper: Move the slots to consumers without owners.
         from_ensemble: The ensemble to move the slots from. Without it, nothing is changed.
     """

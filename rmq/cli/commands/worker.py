@@ -46,7 +46,10 @@ class Settings:
         log_level: Log level of stderr: debug, info, warning or error.
         log_format: Log format: text, or one JSON object per line, as with --json.
         metrics_port: Serve Prometheus metrics on this port. Several processes use consecutive ports.
+        metrics_host: Address for --metrics-port; 0.0.0.0 for all, such as in a container. There is no login.
+            [default: 127.0.0.1]
         health_port: Serve /livez and /readyz on this port, for Kubernetes and other process managers.
+        health_host: Address for --health-port; 0.0.0.0 for all, as Kubernetes needs.  [default: 127.0.0.1]
     """
 
     drain_s: Annotated[float, typer.Option("--drain", min=0, metavar="S")] = DRAIN_S
@@ -58,22 +61,9 @@ class Settings:
     log_level: Annotated[Level, typer.Option()] = "info"
     log_format: Annotated[Literal["text", "json"], typer.Option()] = "text"
     metrics_port: Annotated[int | None, typer.Option(min=1, max=65535, metavar="PORT")] = None
-    metrics_host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST",
-            help="Address for --metrics-port; 0.0.0.0 for all, such as in a container. There is no login.  "
-            f"\\[default: {LOCAL_HOST}]",
-        ),
-    ] = None
+    metrics_host: Annotated[str | None, typer.Option(metavar="HOST")] = None
     health_port: Annotated[int | None, typer.Option(min=1, max=65535, metavar="PORT")] = None
-    health_host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST",
-            help=f"Address for --health-port; 0.0.0.0 for all, as Kubernetes needs.  \\[default: {LOCAL_HOST}]",
-        ),
-    ] = None
+    health_host: Annotated[str | None, typer.Option(metavar="HOST")] = None
 
 
 def worker(

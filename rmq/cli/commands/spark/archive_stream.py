@@ -16,30 +16,28 @@ from rmq.spi import counted, shown
 
 def archive_stream(
     session: Session,
-    topic: Annotated[str, typer.Argument(help="Name of the stream topic.")],
-    out: Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the archive, for this topic only.")],
-    older_than: Annotated[
-        int, typer.Option(metavar="DURATION", help="Archive entries older than this, such as 30d.", parser=duration)
-    ],
-    group: Annotated[
-        str, typer.Option(metavar="NAME", help="Group whose position is the end of the archive.")
-    ] = "archive",
-    batch: Annotated[int, typer.Option(metavar="N", help="Maximum number of entries in a batch.")] = 100_000,
-    trim_after: Annotated[
-        int | None,
-        typer.Option(
-            metavar="DURATION",
-            help="Keep entries in the topic for this long after they are archived.  \\[default: 0s]",
-            parser=duration,
-        ),
-    ] = None,
-    no_trim: Annotated[bool, typer.Option("--no-trim", help="Do not trim the topic; its retention does.")] = False,
-    accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Continue if entries were deleted before they were archived.")
-    ] = False,
+    topic: Annotated[str, typer.Argument()],
+    out: Annotated[str, typer.Option(metavar="FOLDER")],
+    older_than: Annotated[int, typer.Option(metavar="DURATION", parser=duration)],
+    group: Annotated[str, typer.Option(metavar="NAME")] = "archive",
+    batch: Annotated[int, typer.Option(metavar="N")] = 100_000,
+    trim_after: Annotated[int | None, typer.Option(metavar="DURATION", parser=duration)] = None,
+    no_trim: Annotated[bool, typer.Option("--no-trim")] = False,
+    accept_loss: Annotated[bool, typer.Option("--accept-loss")] = False,
     master: Master = LOCAL,
 ) -> None:
-    """Copy entries older than an age to Parquet files by day, and trim archived entries. Run it regularly."""
+    """Copy entries older than an age to Parquet files by day, and trim archived entries. Run it regularly.
+
+    Options:
+        topic: Name of the stream topic.
+        out: Folder of the archive, for this topic only.
+        older_than: Archive entries older than this, such as 30d.
+        group: Group whose position is the end of the archive.
+        batch: Maximum number of entries in a batch.
+        trim_after: Keep entries in the topic for this long after they are archived.  [default: 0s]
+        no_trim: Do not trim the topic; its retention does.
+        accept_loss: Continue if entries were deleted before they were archived.
+    """
     if no_trim and trim_after is not None:
         raise InvalidValueError("--trim-after and --no-trim cannot be combined")
     with needs_spark():

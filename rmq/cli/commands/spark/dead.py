@@ -26,35 +26,31 @@ _BAR = 30
 
 def dead(
     session: Session,
-    topics: Annotated[list[str], typer.Argument(help="Names of topics whose dead messages are read.")],
-    where: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SQL",
-            help="Select messages by a SQL condition, such as \"error_type = 'TimeoutError' and hour(died) = 3\". "
-            "Times are UTC. Columns: topic, slot, content, text, body, died, error_type, error_message, attempts, "
-            "first_failed, last_failed.",
-        ),
-    ] = None,
-    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Folder for the tables and charts.")] = None,
-    form: Annotated[
-        str, typer.Option("--format", metavar="csv|parquet", help="Format of the tables in --out.")
-    ] = "csv",
-    rows: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Folder for the dead messages, as Parquet.")
-    ] = None,
-    redrive: Annotated[
-        bool, typer.Option("--redrive", help="Send the selected messages again. Requires --where; 'true' selects all.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show the messages that --redrive would send.")
-    ] = False,
+    topics: Annotated[list[str], typer.Argument()],
+    where: Annotated[str | None, typer.Option(metavar="SQL")] = None,
+    out: Annotated[str | None, typer.Option(metavar="FOLDER")] = None,
+    form: Annotated[str, typer.Option("--format", metavar="csv|parquet")] = "csv",
+    rows: Annotated[str | None, typer.Option(metavar="FOLDER")] = None,
+    redrive: Annotated[bool, typer.Option("--redrive")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
     rate: Annotated[float | None, PER_SECOND] = None,
     priority: NewPriority = None,
     due_in: DueIn = None,
     master: Master = LOCAL,
 ) -> None:
-    """Count the dead messages of topics by error, hour and slot, draw charts, and send selected ones again."""
+    """Count the dead messages of topics by error, hour and slot, draw charts, and send selected ones again.
+
+    Options:
+        topics: Names of topics whose dead messages are read.
+        where: Select messages by a SQL condition, such as "error_type = 'TimeoutError' and hour(died) = 3". Times are
+            UTC. Columns: topic, slot, content, text, body, died, error_type, error_message, attempts, first_failed,
+            last_failed.
+        out: Folder for the tables and charts.
+        form: Format of the tables in --out.
+        rows: Folder for the dead messages, as Parquet.
+        redrive: Send the selected messages again. Requires --where; 'true' selects all.
+        dry_run: Only show the messages that --redrive would send.
+    """
     if (redrive or dry_run) and where is None:
         raise InvalidValueError("--redrive and --dry-run require --where; --where true selects all dead messages")
     if not redrive and not dry_run and (rate, priority, due_in) != (None, None, None):

@@ -16,35 +16,31 @@ from rmq.spi import counted, shown
 
 def replay(
     session: Session,
-    topic: Annotated[str, typer.Argument(help="Name of the topic to send the messages to.")],
-    day: Annotated[date, typer.Option(metavar="DAY", help="Day in UTC, such as 2026-11-20.", parser=typed(parse_day))],
+    topic: Annotated[str, typer.Argument()],
+    day: Annotated[date, typer.Option(metavar="DAY", parser=typed(parse_day))],
     rate: Annotated[float, PER_SECOND],
-    archive: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Parquet files of a drain.  \\[default: the topic's dead messages]"),
-    ] = None,
-    time_column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Archive: column of the time.  \\[default: its timestamp column]"),
-    ] = None,
-    from_topic: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Archive: topic of the archived messages, if it is not TOPIC."),
-    ] = None,
+    archive: Annotated[str | None, typer.Option(metavar="FOLDER")] = None,
+    time_column: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    from_topic: Annotated[str | None, typer.Option(metavar="NAME")] = None,
     priority: NewPriority = None,
     due_in: DueIn = None,
-    fixed_time: Annotated[
-        int | None,
-        typer.Option(metavar="TIME", help="Archive, fixed-time: due time of all messages.", parser=instant),
-    ] = None,
-    run_name: Annotated[
-        str,
-        typer.Option("--run", metavar="NAME", help="Archive: name of the run. A new name sends all messages again."),
-    ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the messages.")] = False,
+    fixed_time: Annotated[int | None, typer.Option(metavar="TIME", parser=instant)] = None,
+    run_name: Annotated[str, typer.Option("--run", metavar="NAME")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
     master: Master = LOCAL,
 ) -> None:
-    """Send messages again at a limited rate: those that died on a day, or those of a day of an archive."""
+    """Send messages again at a limited rate: those that died on a day, or those of a day of an archive.
+
+    Options:
+        topic: Name of the topic to send the messages to.
+        day: Day in UTC, such as 2026-11-20.
+        archive: Parquet files of a drain.  [default: the topic's dead messages]
+        time_column: Archive: column of the time.  [default: its timestamp column]
+        from_topic: Archive: topic of the archived messages, if it is not TOPIC.
+        fixed_time: Archive, fixed-time: due time of all messages.
+        run_name: Archive: name of the run. A new name sends all messages again.
+        dry_run: Only count the messages.
+    """
     with needs_spark():
         from rmq.spark.jobs.redrive import Again
         from rmq.spark.jobs.replay import ReplaySettings, check, run
