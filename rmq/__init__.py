@@ -12,7 +12,6 @@ from rmq._admin.deletion import DeletedTopic
 from rmq._admin.history import History, Minute
 from rmq._admin.inspection import Inspection
 from rmq._admin.notices import DeadNotices
-from rmq._admin.schedules import Schedules
 from rmq._admin.spark_queries import SparkQuery
 from rmq._admin.stream_topic import StreamTopic
 from rmq._admin.tailing import tail_all
@@ -68,7 +67,6 @@ from rmq._model.messages import FixedTimeMessage, JoinMessage, PriorityMessage, 
 from rmq._model.outcomes import Outcome, Verb
 from rmq._model.replies import CancelledMatches, ControlResult, Owner, Redriven, SendResult
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryAfterError, RetryPolicy
-from rmq._model.schedules import Schedule, ScheduleInfo, SchedulePut
 from rmq._model.scores import Ties
 from rmq._model.topics import Retention, Topic, TopicType, WhenFull
 from rmq._model.typed import MessageOptions
@@ -86,6 +84,8 @@ from rmq._model.whereabouts import (
 from rmq._model.workers import HandlerTimes, Health, ListenerInfo, RunningHandler, WorkerInfo
 from rmq._ownership import Coordinator, DigestAuth, Ownership, RedisOwners, SaslAuth, Tls
 from rmq._processes.embedded import EmbeddedServer
+from rmq._schedules.schedule import Schedule, ScheduleInfo, SchedulePut
+from rmq._schedules.schedules import Schedules
 from rmq._sending.producer import Producer
 from rmq.client import RmqClient
 from rmq.delayed import DelayedQueue

@@ -14,7 +14,6 @@ from rmq._admin.dead_letters import DeadLetters
 from rmq._admin.deletion import DeletedTopic, TopicDeletion
 from rmq._admin.history import History, Recording
 from rmq._admin.inspection import Inspection, read_workers
-from rmq._admin.schedules import Schedules
 from rmq._admin.stream_topic import StreamTopic
 from rmq._broker.known_topics import KnownTopics
 from rmq._broker.registry import Definitions
@@ -48,6 +47,7 @@ from rmq._processes.embedded import EmbeddedServer
 from rmq._processes.frozen_objects import frozen_objects
 from rmq._processes.service_manager import ServiceManager
 from rmq._processes.signals import exit_hung, require_main_thread, until_signal
+from rmq._schedules.schedules import Schedules, sending_to
 from rmq._sending.producer import Producer
 from rmq._transport.connections import Connections
 from rmq._transport.durability import DurabilityLevel, parse_durability
@@ -464,7 +464,8 @@ class RmqClient:
         Guarantee: atomic for each slot. After an interruption the topic may be deleted in part; it can neither be used
             nor registered until this call is repeated. That is safe, and counts all messages.
         """
-        return TopicDeletion(self._connections, self._known, name, actor).run(force=force, forget=forget)
+        deletion = TopicDeletion(self._connections, self._known, name, actor)
+        return deletion.run(sending_to(self.schedules, name), force=force, forget=forget)
 
     def adopt(self, topic: Topic | str, from_ensemble: str | None = None) -> Adoption:
         """Move a topic's slots to this client's `owners` or ZooKeeper ensemble; to none if the client has neither.

@@ -8,17 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rmq._admin.inspection import Inspection, read_workers
-from rmq._admin.schedules import Schedules
 from rmq._admin.spark_queries import SparkQueries
 from rmq._admin.stream_view import StreamView
 from rmq._broker import streams
 from rmq._broker.control import Audit
 from rmq._broker.deletion import DELETED, TOMBSTONES, Deletion, SlotDeletion, delete_slot
-from rmq._broker.keys import TOPICS_KEY, group_rate_key, history_key, rate_key, slot_keys
+from rmq._broker.keys import RECURRING_TOPIC, TOPICS_KEY, group_rate_key, history_key, rate_key, slot_keys
 from rmq._broker.known_topics import KnownTopics
 from rmq._broker.registry import MOST_TRIES, Stored
 from rmq._model.display import counted
-from rmq._model.schedules import RECURRING
 from rmq._model.topics import Topic, TopicType
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError, TopicDeletedError, TopicInUseError, UnknownTopicError
@@ -62,14 +60,14 @@ class TopicDeletion:
     """
 
     def __init__(self, connections: Connections, known: KnownTopics, name: str, actor: str | None) -> None:
-        if name == RECURRING.name:
+        if name == RECURRING_TOPIC:
             raise InvalidValueError(f"topic {name} has the schedules; `rmq schedules remove NAME` removes one of them")
         self._connections, self._known, self._name, self._actor = connections, known, name, actor
 
-    def run(self, *, force: bool, forget: bool) -> DeletedTopic:
-        """Delete the topic, or end a deletion that was interrupted."""
+    def run(self, schedules: tuple[str, ...], *, force: bool, forget: bool) -> DeletedTopic:
+        """Delete the topic, or end a deletion that was interrupted. `schedules` are those that send to it."""
         stored = self._known.stored(self._name)
-        topic, schedules = stored.topic, self._schedules()
+        topic = stored.topic
         force = force or (stored.deletion is not None and stored.deletion.force)
         audit = Audit(self._connections, topic, self._actor)
         if stored.deletion is None and not force:
@@ -137,12 +135,6 @@ class TopicDeletion:
         for group in groups:
             self._connections.command("UNLINK", group_rate_key(topic.name, group))
         return done
-
-    def _schedules(self) -> tuple[str, ...]:
-        infos = Schedules(self._connections, self._known, lambda: None).list()
-        return tuple(
-            info.name for info in infos if getattr(info.schedule.topic, "name", info.schedule.topic) == self._name
-        )
 
     def _refuse_if_used(self, topic: Topic, schedules: tuple[str, ...]) -> None:
         """Raise `TopicInUseError` if the topic holds messages, or a process uses it that can be seen in Redis."""

@@ -32,10 +32,13 @@ OWNERS_KEYS = {name: f"rmq:{{owners}}:{name}" for name in _OWNERS}
 HISTORY_LOCK_KEY = "rmq:history-lock"
 """HASH: the process that has set out to record the current minute, and its end, see `lua/shared/take_lock.lua`."""
 
-SCHEDULE_RUNS_KEY = "runs{rmq.recurring_0}"
+RECURRING_TOPIC = "rmq.recurring"
+"""Name of the topic of the schedules."""
+
+SCHEDULE_RUNS_KEY = f"runs{{{RECURRING_TOPIC}_0}}"
 """HASH: schedule -> the last due time that was sent and when, epoch ms, or empty; `NAME/asked`: see `run_now`."""
 
-SCHEDULE_LOCK_KEY = "lock{rmq.recurring_0}"
+SCHEDULE_LOCK_KEY = f"lock{{{RECURRING_TOPIC}_0}}"
 """HASH: who puts a schedule, and until when, see `lua/shared/take_lock.lua`; there only meanwhile."""
 
 

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from math import inf
 
 from rmq._broker.control import Audit
-from rmq._broker.keys import TOPICS_KEY
+from rmq._broker.keys import RECURRING_TOPIC, TOPICS_KEY
 from rmq._broker.registry import Registry, check_same, differences, read_definition
 from rmq._io.reports import MOST_TOLD, reporter
 from rmq._io.wire import NOTHING
 from rmq._model.display import brief
-from rmq._model.schedules import RECURRING
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT
@@ -82,7 +81,7 @@ class KnownTopics(Registry):
         names = list(self._used)[self._turn : self._turn + LOOKED_AT]
         self._turn = self._turn + LOOKED_AT if len(names) == LOOKED_AT else 0
         if names and not self._connections.unresponsive(TOPICS_KEY):
-            asked = ("HMGET", TOPICS_KEY, *names, RECURRING.name)
+            asked = ("HMGET", TOPICS_KEY, *names, RECURRING_TOPIC)
             if (texts := self._connections.ask_soon(TOPICS_KEY, LOOK_PATIENCE_S, *asked)) is not NOTHING:
                 self.has_schedules = texts[-1] is not None
                 for name, text in zip(names, texts, strict=False):

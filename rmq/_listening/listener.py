@@ -22,11 +22,11 @@ from rmq._model.deliveries import Delivery
 from rmq._model.display import brief
 from rmq._model.entries import check_group
 from rmq._model.handlers import check_plain, check_takes_one
-from rmq._model.schedules import SCHEDULED, Schedule
 from rmq._model.settings import check_flag, is_number
 from rmq._model.times import Duration, Instant, duration_ms
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT
+from rmq._schedules.schedule import SCHEDULED, Schedule
 from rmq.errors import InvalidValueError
 
 Handler = Callable[..., Any]

@@ -14,7 +14,6 @@ from rmq._admin import dead_letters as plain_dead
 from rmq._admin import history as plain_history
 from rmq._admin import inspection as plain_inspection
 from rmq._admin import notices as plain_notices
-from rmq._admin import schedules as plain_schedules
 from rmq._admin import stream_topic as plain_stream
 from rmq._admin import tailing
 from rmq._claiming import consumer as plain_consumer
@@ -27,6 +26,7 @@ from rmq._model.messages import Message
 from rmq._model.replies import SendResult
 from rmq._model.typed import PayloadT
 from rmq._model.whereabouts import DeadMessage
+from rmq._schedules import schedules as plain_schedules
 from rmq._sending import producer as plain_producer
 from rmq._sending.batch_sender import SendOptions
 from rmq._sending.producer import send_from

@@ -44,7 +44,6 @@ from rmq._broker.registry import differences
 from rmq._io.secret_files import read_secret
 from rmq._listening.inline_runner import InlineRunner
 from rmq._listening.listener import HandlerT, Listener, listener_decorator, scheduled_decorator, topics_in
-from rmq._listening.timetable import ScheduleRunner
 from rmq._model.display import counted, safe_lines, shown, span
 from rmq._model.entries import check_group, id_key
 from rmq._model.figures import TOTALS
@@ -52,7 +51,6 @@ from rmq._model.handlers import check_async
 from rmq._model.hosts import allows_host, is_loopback, network_of
 from rmq._model.messages import Message, Payload
 from rmq._model.records import read_context, written_context
-from rmq._model.schedules import RECURRING
 from rmq._model.times import (
     Duration,
     duration_ms,
@@ -74,6 +72,8 @@ from rmq._processes.local_cluster import up as cluster_up
 from rmq._processes.reloading import run_reloading
 from rmq._processes.signals import until_signal
 from rmq._processes.supervisor import Supervisor, end_with_parent
+from rmq._schedules.runner import ScheduleRunner
+from rmq._schedules.schedule import RECURRING
 from rmq._transport.connections import Connections
 from rmq._transport.server_check import warnings_about
 from rmq._transport.urls import URL_VARIABLE, chosen_url

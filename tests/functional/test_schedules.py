@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from rmq import FixedTimeMessage, RmqClient, Schedule, SchedulePut, Topic, TopicType
-from rmq._model.schedules import RECURRING
+from rmq._schedules.schedule import RECURRING
 from tests.campaign.clocks import NOT_HERE, Clock, library
 from tests.support.core import in_wheel
 from tests.support.link import Link

@@ -43,9 +43,9 @@ from rmq import (
 )
 from rmq._broker import viewing
 from rmq._broker.keys import SCHEDULE_RUNS_KEY
-from rmq._model import schedules
-from rmq._model.schedules import MAX_SCHEDULES, RECURRING, read_schedule
 from rmq._model.schema import read_document
+from rmq._schedules import schedule as schedules
+from rmq._schedules.schedule import MAX_SCHEDULES, RECURRING, read_schedule
 from rmq.testing import Clock, Server, run_schedules, run_until_empty, sent
 from tests.support.waiting import wait_until
 

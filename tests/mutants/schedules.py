@@ -11,8 +11,8 @@ import os
 from tests.simulation.planting import planted
 from tests.simulation.plants import PLANTS, RUNNER, Plant
 
-_MODEL = "rmq._model.schedules"
-_USERS = ("rmq._listening.timetable", "rmq._admin.schedules")
+_MODEL = "rmq._schedules.schedule"
+_USERS = ("rmq._schedules.runner", "rmq._schedules.schedules")
 
 _AHEAD = "int(__import__('time').time() * 1000) + 20 * 366 * 86_400_000"
 """The clock of a worker that is ahead of Redis' clock, also of that of a test."""

@@ -40,7 +40,7 @@ LEASES, HANDLERS = "rmq._claiming.leases", "rmq._listening.handler_invoker:Handl
 THREAD, EXCHANGE = "rmq._listening.worker:Worker", "rmq._transport.exchange:Exchange"
 SHARED = "rmq._transport.shared_calls:SharedCalls"
 CONNECTIONS = "rmq._transport.connections:Connections"
-RUNNER, SCHEDULES = "rmq._listening.timetable:ScheduleRunner", "rmq._admin.schedules:Schedules"
+RUNNER, SCHEDULES = "rmq._schedules.runner:ScheduleRunner", "rmq._schedules.schedules:Schedules"
 
 OWNERSHIP = "rmq._ownership"
 

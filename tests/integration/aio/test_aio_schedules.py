@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from rmq import RmqClient, Schedule, SchedulePut, Topic, TopicType, aio
-from rmq._model.schedules import RECURRING
+from rmq._schedules.schedule import RECURRING
 from rmq.testing import Server, run_schedules, sent
 from tests.support.waiting import LIMIT_S
 

@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from rmq import InvalidValueError, Schedule, Topic, TopicType, UnreadableDocumentError
-from rmq._model import schedules
-from rmq._model.schedules import MOST_MISSED, read_schedule
+from rmq._schedules import schedule as schedules
+from rmq._schedules.schedule import MOST_MISSED, read_schedule
 
 CHANGES = """
 Europe/Berlin 2026-03-29, Europe/Berlin 2026-10-25, Europe/London 2026-03-29, Europe/London 2026-10-25

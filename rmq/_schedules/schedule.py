@@ -21,6 +21,7 @@ from itertools import islice, takewhile
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
+from rmq._broker.keys import RECURRING_TOPIC
 from rmq._model.display import brief
 from rmq._model.encoding import Encoder
 from rmq._model.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage, StreamMessage
@@ -42,7 +43,7 @@ _LONGEST_MS = 4_102_444_799_999
 """A due time whose text is as long as that of any other: runs by hand have milliseconds."""
 
 RECURRING = Topic(
-    "rmq.recurring",
+    RECURRING_TOPIC,
     TopicType.FIXED_TIME,
     max_retries=999,
     lease="30s",

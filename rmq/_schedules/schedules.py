@@ -1,4 +1,4 @@
-"""Schedules: put, listed, removed and run by hand. Workers send their messages, see `rmq/_listening/timetable.py`."""
+"""Schedules: put, listed, removed and run by hand. Workers send their messages, see `rmq/_schedules/runner.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from rmq._broker.shared import take_lock
 from rmq._model.display import brief
 from rmq._model.messages import FixedTimeMessage
 from rmq._model.replies import ControlResult
-from rmq._model.schedules import (
+from rmq._model.times import monotonic_s
+from rmq._model.whereabouts import Failure, PeekedMessage, Place, Whereabouts
+from rmq._schedules.schedule import (
     MAX_SCHEDULES,
     RECURRING,
     REMOVED,
@@ -28,8 +30,6 @@ from rmq._model.schedules import (
     read_runs,
     read_schedule,
 )
-from rmq._model.times import monotonic_s
-from rmq._model.whereabouts import Failure, PeekedMessage, Place, Whereabouts
 from rmq._sending.producer import Producer
 from rmq._transport.connections import Connections
 from rmq._transport.exchange import results_of
@@ -247,6 +247,11 @@ class Schedules:
             except FixedTimePassedError:  # a slow connection, and a time that was near
                 continue
         raise RmqError(f"schedule {schedule.name} was due before it reached Redis, {MOST_TRIES} times in a row")
+
+
+def sending_to(schedules: Schedules, topic: str) -> tuple[str, ...]:
+    """Return the names of the schedules that send to a topic."""
+    return tuple(info.name for info in schedules.list() if info.schedule.topic_name == topic)
 
 
 def _info(message: PeekedMessage, stored: Iterable[bytes | None], failure: Failure | None) -> ScheduleInfo | None:
