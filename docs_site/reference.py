@@ -23,7 +23,7 @@ PAGES = {
     "steering": ("Inspection and control", "rmq._admin", "rmq._model.whereabouts", "rmq._broker.registry"),
     "streams": ("Streams", "rmq._admin.stream_topic", "rmq._model.entries"),
     "schedules": ("Schedules", "rmq._schedules"),
-    "figures": ("Figures and workers", "rmq._model.figures", "rmq._model.workers"),
+    "figures": ("Figures and workers", "rmq._admin.figures", "rmq._model.workers"),
     "watching": ("Observers and logs", "rmq._io.observers", "rmq.logs"),
     "ownership": ("Owners of slots", "rmq._ownership", "rmq._model.replies.Owner"),
     "errors": ("Errors", "rmq.errors"),

@@ -9,6 +9,17 @@ from rmq._admin.adopt import Adoption
 from rmq._admin.control import Control
 from rmq._admin.dead_letters import DeadFilter, DeadLetters, GroupDead, RedriveResult
 from rmq._admin.deletion import DeletedTopic
+from rmq._admin.figures import (
+    ConsumerStats,
+    GroupSlot,
+    GroupStats,
+    Rates,
+    ServerMemory,
+    SlotStats,
+    StreamSlot,
+    StreamStats,
+    TopicStats,
+)
 from rmq._admin.history import History, Minute
 from rmq._admin.inspection import Inspection
 from rmq._admin.notices import DeadNotices
@@ -34,17 +45,6 @@ from rmq._model.codecs import Codec, EncryptedCodec, JsonCodec, MsgpackCodec, Zs
 from rmq._model.deliveries import Delivery
 from rmq._model.encoding import ArrowArray
 from rmq._model.entries import DeadEntry, PendingEntry, StreamDelivery, StreamEntry, Trimmed
-from rmq._model.figures import (
-    ConsumerStats,
-    GroupSlot,
-    GroupStats,
-    Rates,
-    ServerMemory,
-    SlotStats,
-    StreamSlot,
-    StreamStats,
-    TopicStats,
-)
 from rmq._model.merging import (
     PER_MESSAGE,
     Collect,

@@ -12,6 +12,7 @@ from rmq._admin.adopt import Adoption, adopt, ensemble_of, highest_epochs
 from rmq._admin.control import Control
 from rmq._admin.dead_letters import DeadLetters
 from rmq._admin.deletion import DeletedTopic, TopicDeletion
+from rmq._admin.figures import ServerMemory
 from rmq._admin.history import History, Recording
 from rmq._admin.inspection import Inspection, read_workers
 from rmq._admin.stream_topic import StreamTopic
@@ -36,7 +37,6 @@ from rmq._listening.listener_set import ListenerSet
 from rmq._listening.worker import Worker
 from rmq._model.deliveries import Delivery
 from rmq._model.entries import check_group
-from rmq._model.figures import ServerMemory
 from rmq._model.times import check_day, seconds
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT

@@ -19,8 +19,8 @@ from typing import Any, Generic, Self, overload
 
 from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
+from rmq._broker.audit import confirm_all
 from rmq._broker.claims import MAX_BATCH
-from rmq._broker.control import confirm_all
 from rmq._claiming.consumer import Consumer, checked_poll
 from rmq._claiming.prefetch import Prefetch
 from rmq._io.reports import reporter

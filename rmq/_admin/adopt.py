@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from rmq._admin.calls import control
+from rmq._admin.calls.control import Adopted
 from rmq._admin.stream_view import StreamView
-from rmq._broker import control
-from rmq._broker.control import Adopted, confirm_all
+from rmq._broker.audit import confirm_all
 from rmq._model.topics import Topic, TopicType
 from rmq._ownership.redis_keeper import Owners, new_coordinator
 from rmq._transport.connections import Connections, call_slots

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from rmq._admin.calls import control, dead, viewing
 from rmq._admin.dead_letters import new_score
 from rmq._admin.search import glob_of, search
 from rmq._admin.view import locate, most
-from rmq._broker import control, dead, viewing
+from rmq._broker.audit import Audit, confirm_all
 from rmq._broker.claims import CONTROL_BATCH, MAX_BATCH
-from rmq._broker.control import Audit, confirm_all
 from rmq._model.display import counted, shown
 from rmq._model.messages import Payload
 from rmq._model.replies import CancelledMatches, ControlResult, Redriven

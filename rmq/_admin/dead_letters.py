@@ -11,13 +11,13 @@ from numbers import Real
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
+from rmq._admin.calls import dead as dead_
+from rmq._admin.calls import stream_admin, viewing
+from rmq._admin.calls.dead import Turn, Untold
 from rmq._admin.notices import DeadNotices, DeadNotifier
 from rmq._admin.view import most
-from rmq._broker import dead as dead_
-from rmq._broker import streams, viewing
+from rmq._broker.audit import Audit, confirm_all
 from rmq._broker.claims import NACK_BATCH
-from rmq._broker.control import Audit, confirm_all
-from rmq._broker.dead import Turn, Untold
 from rmq._model.display import brief
 from rmq._model.encoding import checked_priority
 from rmq._model.entries import DeadEntry, checked_group
@@ -222,7 +222,7 @@ class Dead(Generic[D]):
         return dead_.untold(self.topic, slot, turn, limit, self._group)
 
     def _clock_call(self, slot: int) -> Call[int]:
-        stats = viewing.stats if self._group is None else streams.stats
+        stats = viewing.stats if self._group is None else stream_admin.stats
         return stats(self.topic, slot).then(attrgetter("now_ms"))
 
     def _page(self, slot: int, start: int, size: int = NACK_BATCH) -> Sequence[D]:

@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rmq._admin.calls import stream_admin
 from rmq._admin.inspection import Inspection, read_workers
 from rmq._admin.spark_queries import SparkQueries
 from rmq._admin.stream_view import StreamView
-from rmq._broker import streams
-from rmq._broker.control import Audit
+from rmq._broker.audit import Audit
 from rmq._broker.deletion import DELETED, TOMBSTONES, Deletion, SlotDeletion, delete_slot
 from rmq._broker.keys import RECURRING_TOPIC, TOPICS_KEY, group_rate_key, history_key, rate_key, slot_keys
 from rmq._broker.known_topics import KnownTopics
@@ -131,7 +131,7 @@ class TopicDeletion:
             done = self._connections.run(delete_slot(topic, slot, deletion.id, groups, force=deletion.force))
             if done.outcome != "groups":
                 break
-            groups = self._connections.run(streams.stats(topic, slot)).groups
+            groups = self._connections.run(stream_admin.stats(topic, slot)).groups
         for group in groups:
             self._connections.command("UNLINK", group_rate_key(topic.name, group))
         return done

@@ -8,25 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
+from functools import partial
 from itertools import islice
 from secrets import token_hex
 
+from rmq._admin.calls import viewing
+from rmq._admin.figures import GroupStats, StreamStats, TopicStats
 from rmq._admin.stream_view import StreamView
-from rmq._broker import shared, viewing
+from rmq._broker import shared
+from rmq._broker.binding import BoundScript
 from rmq._broker.keys import HISTORY_LOCK_KEY, history_key
 from rmq._broker.registry import Registry, check_name
 from rmq._io.backend import Background
 from rmq._io.reports import reporter
-from rmq._model.figures import GroupStats, StreamStats, TopicStats
 from rmq._model.retry import draw_jitter
 from rmq._model.settings import check_whole
 from rmq._model.times import MAX_SCORE
 from rmq._model.topics import Topic, TopicType
+from rmq._transport.call import Call, is_one, joined
 from rmq._transport.connections import Connections, run_slots
 from rmq._transport.exchange import results_of
 from rmq.errors import RmqError
 
 log = reporter("rmq.history")
+
+_WRITE = BoundScript("history_write")
 
 MINUTES = 1_440
 """Number of records kept: a day."""
@@ -151,15 +157,15 @@ class History:
         records = {topic.name: record for topic, record in self._read(self._registry.definitions().topics, minute)}
         minutes = [*records.values()]
         written = [*records.items(), (None, sum_of(minute, minutes))]
-        calls = (shared.append_history(name, minute, record.to_bytes(), MINUTES, KEEP_S) for name, record in written)
-        for reply in run_slots(self._connections, calls, shared.joined_history):
+        calls = (_append(name, record) for name, record in written)
+        for reply in run_slots(self._connections, calls, partial(joined, per_slot=1)):
             if isinstance(reply, RmqError):  # an error of one topic must not prevent the others' records
                 log.debug("cannot record the history: %s", reply)
         return minutes
 
     def append(self, topic: str | None, record: Minute) -> bool:
         """Append a record; return whether its minute was new. Atomic; safe to repeat."""
-        return self._connections.run(shared.append_history(topic, record.minute, record.to_bytes(), MINUTES, KEEP_S))
+        return self._connections.run(_append(topic, record))
 
     def _read(self, topics: Sequence[Topic], minute: int) -> Iterator[tuple[Topic, Minute]]:
         """Yield the figures of topics: those of all slots that one script may access are read together."""
@@ -256,3 +262,13 @@ class Recorder(Background):
     @staticmethod
     def _spread(most_s: float) -> float:
         return draw_jitter() * most_s  # so that processes do not all send requests at once
+
+
+def _append(topic: str | None, record: Minute) -> Call[bool]:
+    """Return a call that appends a record to the list of a topic, or of all; its result is whether it was new."""
+
+    def parse(reply: Sequence[bytes]) -> bool:
+        return is_one(reply[0])
+
+    records = (record.to_bytes(), record.minute, MINUTES, KEEP_S)
+    return _WRITE.call_on(topic or "", parse, (history_key(topic),), records=records)

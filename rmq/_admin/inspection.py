@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
+from rmq._admin.calls import dead as dead_
+from rmq._admin.calls import viewing
+from rmq._admin.figures import TopicStats
 from rmq._admin.search import glob_of, search
 from rmq._admin.view import View, locate, most
-from rmq._broker import dead as dead_
-from rmq._broker import shared, viewing
 from rmq._broker.claims import MAX_BATCH
 from rmq._model.display import brief
-from rmq._model.figures import TopicStats
 from rmq._model.messages import Payload
 from rmq._model.settings import check_whole
 from rmq._model.topics import checked_slots
@@ -198,9 +198,9 @@ def _with_handler(message: PeekedMessage, workers: Sequence[WorkerInfo]) -> Peek
 
 def read_workers(connections: Connections) -> list[WorkerInfo]:
     """Return the processes with running listeners, sorted by name."""
-    workers, rest = connections.run(shared.workers())
+    workers, rest = connections.run(viewing.workers())
     while rest:
-        more, rest = connections.run(shared.workers(rest))
+        more, rest = connections.run(viewing.workers(rest))
         workers += more
     return sorted(workers, key=lambda worker: worker.name)
 

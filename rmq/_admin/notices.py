@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Self
 
-from rmq._broker.dead import Turn, Untold
+from rmq._admin.calls.dead import Turn, Untold
 from rmq._io.backend import Background
 from rmq._io.reports import Sparing, reporter
 from rmq._model.handlers import refuse_unfinished

@@ -6,7 +6,7 @@ import re
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from rmq._broker import viewing
+from rmq._admin.calls import viewing
 from rmq._model.messages import Payload, payload_bytes
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import SECTIONS, AnyPlace, FoundMessage, SearchPage

@@ -7,12 +7,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 
+from rmq._admin.calls import control, stream_admin
 from rmq._admin.dead_letters import GroupDead
 from rmq._admin.stream_view import StreamView
 from rmq._admin.tailing import tail_of
-from rmq._broker import control, streams
+from rmq._broker import streams
+from rmq._broker.audit import Audit
 from rmq._broker.claims import MAX_BATCH, NACK_BATCH
-from rmq._broker.control import Audit
 from rmq._broker.keys import group_rate_key
 from rmq._model.display import brief, counted
 from rmq._model.entries import (
@@ -121,7 +122,7 @@ class StreamTopic(StreamView):
         with Audit(self._connections, self.topic, actor).step("delete", detail) as note:
             for number in chosen:
                 for first in range(0, len(ids), MAX_BATCH):
-                    call = streams.delete(self.topic, number, ids[first : first + MAX_BATCH])
+                    call = stream_admin.delete(self.topic, number, ids[first : first + MAX_BATCH])
                     deleted += self._connections.run(call)
                 note(f"deleted {deleted}")
         return deleted
@@ -130,7 +131,7 @@ class StreamTopic(StreamView):
         for entry_id in ids:
             whole = entry_id if "-" in entry_id else f"{entry_id}-0"
             ranges = self._per_slot(
-                lambda slot, id_=whole: streams.read_range(self.topic, slot, id_, id_, 1, down=False)
+                lambda slot, id_=whole: stream_admin.read_range(self.topic, slot, id_, id_, 1, down=False)
             )
             slots = [str(entries[0].slot) for entries in ranges if entries]
             if len(slots) > 1:
@@ -204,7 +205,7 @@ class StreamTopic(StreamView):
             whole = f"{place}-0" if place.isdecimal() else place  # of a range, an id without its number is the last one
             for slot in range(self.topic.slots):
                 moved += bool(
-                    self._connections.run(streams.move_group(self.topic, slot, group, whole, through=through))
+                    self._connections.run(stream_admin.move_group(self.topic, slot, group, whole, through=through))
                 )
                 note(f"moved on {counted(moved, 'slot')}")
 
@@ -223,7 +224,7 @@ class StreamTopic(StreamView):
                 topic=self.topic.name,
             )
         with Audit(self._connections, self.topic, actor).step("remove group", f"group {group}") as note:
-            removed = any(self._per_slot(lambda slot: streams.drop_group(self.topic, slot, group)))
+            removed = any(self._per_slot(lambda slot: stream_admin.drop_group(self.topic, slot, group)))
             self._connections.command("UNLINK", group_rate_key(self.topic.name, group))
             note("removed" if removed else "not found")
         return removed

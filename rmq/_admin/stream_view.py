@@ -8,8 +8,9 @@ from functools import partial
 from heapq import merge
 from itertools import islice
 
+from rmq._admin.calls import stream_admin
+from rmq._admin.figures import ConsumerStats, GroupStats, StreamStats
 from rmq._admin.view import View, most
-from rmq._broker import streams
 from rmq._broker.claims import MAX_BATCH
 from rmq._model.entries import (
     WAITING,
@@ -22,7 +23,6 @@ from rmq._model.entries import (
     id_key,
     position,
 )
-from rmq._model.figures import ConsumerStats, GroupStats, StreamStats
 from rmq._model.times import seconds
 from rmq._model.topics import Topic, TopicType, checked_slots
 from rmq._transport.call import joined
@@ -87,7 +87,7 @@ class StreamView(View):
 
     def stats(self, slots: Iterable[int] | None = None) -> StreamStats:
         """Return length, first and last id, and groups."""
-        return StreamStats(self.topic, tuple(self._per_slot(partial(streams.stats, self.topic), slots, joined)))
+        return StreamStats(self.topic, tuple(self._per_slot(partial(stream_admin.stats, self.topic), slots, joined)))
 
     def groups(self) -> list[GroupStats]:
         """Return the figures of all groups."""
@@ -97,13 +97,13 @@ class StreamView(View):
         """Return the figures of the topic and of all its groups."""
         stats = self.stats()
         parts = [(slot, name) for name in stats.groups for slot in range(self.topic.slots)]
-        figures = iter(call_slots(self._connections, parts, lambda part: streams.group_stats(self.topic, *part)))
+        figures = iter(call_slots(self._connections, parts, lambda part: stream_admin.group_stats(self.topic, *part)))
         return stats, [GroupStats(name, tuple(islice(figures, self.topic.slots))) for name in stats.groups]
 
     def group(self, name: str) -> GroupStats:
         """Return the figures of one group; all zero if it is not registered."""
         checked_group(name)
-        return GroupStats(name, tuple(self._per_slot(lambda slot: streams.group_stats(self.topic, slot, name))))
+        return GroupStats(name, tuple(self._per_slot(lambda slot: stream_admin.group_stats(self.topic, slot, name))))
 
     def consumers(self, group: str, idle_s: float | None = None) -> list[ConsumerStats]:
         """Return a group's consumers with the number of their pending entries, by name.
@@ -113,7 +113,7 @@ class StreamView(View):
         """
         checked_group(group)
         totals: dict[str, tuple[int, int]] = {}
-        for rows in self._per_slot(lambda slot: streams.consumers(self.topic, slot, group)):
+        for rows in self._per_slot(lambda slot: stream_admin.consumers(self.topic, slot, group)):
             for name, pending, idle_ms in rows:
                 before = totals.get(name, (0, idle_ms))
                 totals[name] = before[0] + pending, min(before[1], idle_ms)
@@ -160,7 +160,7 @@ class StreamView(View):
         for slot in slots:
             after = first
             while page := self._connections.run(
-                streams.pending(self.topic, slot, group, after, MAX_BATCH, consumer, idle_ms)
+                stream_admin.pending(self.topic, slot, group, after, MAX_BATCH, consumer, idle_ms)
             ):
                 yield from page
                 after = f"({page[-1].id}"
@@ -171,7 +171,7 @@ class StreamView(View):
 
     def _pages(self, slot: int, low: str, high: str, size: int, down: bool) -> Iterator[StreamEntry]:
         while True:
-            page = self._connections.run(streams.read_range(self.topic, slot, low, high, size, down=down))
+            page = self._connections.run(stream_admin.read_range(self.topic, slot, low, high, size, down=down))
             yield from page
             if not page:  # a short page may have reached the limit of bytes
                 return

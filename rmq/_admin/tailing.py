@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from rmq._admin.calls import stream_admin
 from rmq._admin.stream_view import PAGE, StreamView
-from rmq._broker import streams as scripts
 from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._model.display import brief
 from rmq._model.entries import Position, StreamEntry, id_key, position
@@ -139,4 +139,4 @@ def _look(connections: Connections, due: list[_Cursor]) -> tuple[list[StreamEntr
 
 
 def _page(cursor: _Cursor) -> Call[list[StreamEntry]]:
-    return scripts.read_range(cursor.topic, cursor.slot, cursor.after, "+", PAGE, down=False)
+    return stream_admin.read_range(cursor.topic, cursor.slot, cursor.after, "+", PAGE, down=False)

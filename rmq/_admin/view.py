@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
+from rmq._admin.calls import viewing
 from rmq._admin.spark_queries import SparkQueries, SparkQuery
-from rmq._broker import viewing
 from rmq._broker.claims import MAX_BATCH
 from rmq._model.messages import Payload, payload_bytes
 from rmq._model.settings import check_whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from rmq._broker.control import Audit
+from rmq._broker.audit import Audit
 from rmq._broker.keys import RECURRING_TOPIC, TOPICS_KEY
 from rmq._broker.registry import Registry, check_same, differences, read_definition
 from rmq._io.reports import MOST_TOLD, reporter

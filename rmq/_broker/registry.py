@@ -17,7 +17,7 @@ from rmq._io.reports import PassedOver, reporter
 from rmq._model.display import brief, shown, span
 from rmq._model.merging import same_merging
 from rmq._model.schema import Document, new_document, read_document
-from rmq._model.topics import Topic, is_name
+from rmq._model.topics import UNCHANGEABLE, Topic, is_name
 from rmq._transport.call import Call, is_one
 from rmq._transport.connections import Connections, call_slots
 from rmq._transport.refusals import NO_RIGHT
@@ -152,8 +152,7 @@ def differences(registered: Topic, other: Topic) -> list[Difference]:
     for each in fields(Topic):
         one, two = getattr(registered, each.name), getattr(other, each.name)
         if each.compare and one != two:
-            fixed = each.name in ("name", "type", "slots", "ties", "max_priority")
-            fixed = fixed or (each.name == "merge" and not same_merging(one, two))
+            fixed = each.name in UNCHANGEABLE or (each.name == "merge" and not same_merging(one, two))
             found.append(Difference(each.name, one, two, fixed))
     return found
 
@@ -283,12 +282,9 @@ class Registry:
             stored = self._existing(name)
             registered, changed_to = stored.topic, change(stored.topic)
             check_same(registered, changed_to)
-            if changed_to.name != name:
-                raise TopicMismatchError(f"the name of topic {name} can't be changed", topic=name)
-            if _ordered_as(registered, changed_to) != changed_to:
-                raise TopicMismatchError(
-                    f"ties and max_priority of topic {name} are part of its scores and can't be changed", topic=name
-                )
+            fixed = [each.setting for each in differences(registered, changed_to) if each.fixed]
+            if fixed:
+                raise TopicMismatchError(f"{fixed[0]} of topic {name} is {UNCHANGEABLE[fixed[0]]}", topic=name)
             document = stored.document.amended(registered.to_fields(), changed_to.to_fields())
             # the same once more only so that it is confirmed: a try before may have lost its reply
             text = stored.text if changed_to == registered else document.to_json().encode()
@@ -394,15 +390,14 @@ class Registry:
 
     def _registered_again(self, stored: Stored, topic: Topic) -> Stored:
         """Register a deleted topic again, with the settings of the new definition."""
-        deletion, was = cast("Deletion", stored.deletion), stored.topic
-        name, own = topic.name, (topic.type, topic.slots, topic.ties, topic.max_priority)
+        name, deletion, was = topic.name, cast("Deletion", stored.deletion), stored.topic
         if not deletion.done:
             raise TopicDeletedError(
                 f"topic {name} is being deleted since {deletion}; if that was interrupted, `rmq topics delete {name}` "
                 "ends it",
                 topic=name,
             )
-        if own != (was.type, was.slots, was.ties, was.max_priority) or not same_merging(was.merge, topic.merge):
+        if any(each.fixed for each in differences(was, topic)):
             raise TopicMismatchError(
                 f"topic {name} was deleted at {deletion} as {was.type.name} with {was.slots} slots; what "
                 "programs that still use it write would be misread. Once all of them have ended, "

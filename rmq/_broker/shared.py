@@ -1,31 +1,27 @@
-"""Calls of the scripts on keys that do not belong to a slot: the list of workers, rate limits, the history, owners."""
+"""Calls of the scripts on keys that do not belong to a slot: the list of workers, rate limits, locks, owners."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from rmq._broker.binding import SAFE_AGAIN, BoundScript
-from rmq._broker.keys import OWNERS_KEYS, WORKER_INFOS_KEY, WORKERS_KEY, group_rate_key, history_key, rate_key
-from rmq._io.reports import PassedOver
+from rmq._broker.keys import OWNERS_KEYS, WORKER_INFOS_KEY, WORKERS_KEY, group_rate_key, rate_key
 from rmq._io.wire import Argument
-from rmq._model.display import shown
-from rmq._model.schema import MAX_DOCUMENT_BYTES
 from rmq._model.topics import Topic
-from rmq._model.workers import WorkerInfo
-from rmq._transport.call import Call, is_one, joined, plain
-from rmq.errors import UnreadableDocumentError
+from rmq._transport.call import Call, is_one, plain
 
-_BEAT, _WORKERS = BoundScript("worker_beat"), BoundScript("workers")
-_KEYS = {"beats": WORKERS_KEY, "infos": WORKER_INFOS_KEY}
+_BEAT = BoundScript("worker_beat")
+
+REPORT_KEYS = {"beats": WORKERS_KEY, "infos": WORKER_INFOS_KEY}
+"""Keys of the reports of workers, by the names in the headers of their scripts."""
 
 MOST_WORKERS = 1_000
 
 
 def worker_beat(name: str, info: str, forget_ms: int) -> Call[int]:
     """Return a call that sends a heartbeat; its result is Redis' time, ms. An empty `info` removes the worker."""
-    return _BEAT.call_on(WORKERS_KEY, int, _KEYS, name=name, info=info, forget_ms=forget_ms, most=MOST_WORKERS)
+    return _BEAT.call_on(WORKERS_KEY, int, REPORT_KEYS, name=name, info=info, forget_ms=forget_ms, most=MOST_WORKERS)
 
 
 def worker_beat_again(name: str, now_ms: int) -> Call[int]:
@@ -36,38 +32,6 @@ def worker_beat_again(name: str, now_ms: int) -> Call[int]:
         now_ms: Redis' time, as far as known, epoch ms.
     """
     return plain("ZADD", WORKERS_KEY, "XX", "CH", now_ms, name)
-
-
-def workers(names: Sequence[bytes] = ()) -> Call[tuple[list[WorkerInfo], Sequence[bytes]]]:
-    """Return a call that reads the reports of all workers, or of the named ones.
-
-    Its result has the workers that were read, and the names of those still to be read, since reports can be long.
-    """
-
-    def parse(reply: list[Any]) -> tuple[list[WorkerInfo], Sequence[bytes]]:
-        now_ms, flat, rest = reply
-        rows = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-        return list(_readable(rows, int(now_ms))), rest
-
-    args: dict[str, Any] = {"limit": MOST_WORKERS, "longest": MAX_DOCUMENT_BYTES, "names": names}
-    return _WORKERS.call_on(WORKERS_KEY, parse, _KEYS, **args)
-
-
-def _readable(rows: Iterable[tuple[bytes, bytes, bytes]], now_ms: int) -> Iterator[WorkerInfo]:
-    """Yield the workers whose reports can be read; others, of newer versions or invalid, are logged once."""
-    for name, seen, info in rows:
-        worker = shown(name)
-        try:
-            yield WorkerInfo.from_json(info, worker, int(float(seen)), now_ms)
-        except UnreadableDocumentError as error:
-            _passed_over.tell(worker, error)
-        except (OverflowError, ValueError):
-            _passed_over.tell(
-                worker, UnreadableDocumentError(f"worker {worker} was seen at {shown(seen)}, which is not a time")
-            )
-
-
-_passed_over = PassedOver(logging.getLogger("rmq.workers"))
 
 
 _TAKE_TOKENS = BoundScript("take_tokens", repeatable=False)
@@ -96,7 +60,7 @@ def take_from(limit: str, bucket: str, topic: Topic, wanted: int, per_second: fl
     return _TAKE_TOKENS.call(topic, 0, parse, keys=keys, wanted=wanted, rate=repr(per_second), burst=burst)
 
 
-_LOCK, _WRITE = BoundScript("take_lock"), BoundScript("history_write")
+_LOCK = BoundScript("take_lock")
 
 
 class Lock(NamedTuple):
@@ -122,20 +86,6 @@ def take_lock(
         return Lock(reply[0].decode(), int(reply[1]), int(reply[2]))
 
     return _LOCK.call_on("", parse, {"lock": key}, field=field, holder=holder, hold_ms=hold_ms, how=how)
-
-
-def append_history(topic: str | None, minute: int, record: bytes, most: int, keep_s: int) -> Call[bool]:
-    """Return a call that appends a record to a list of the last `most` records; its result is whether it was new."""
-
-    def parse(reply: Sequence[bytes]) -> bool:
-        return is_one(reply[0])
-
-    return _WRITE.call_on(topic or "", parse, (history_key(topic),), records=(record, minute, most, keep_s))
-
-
-def joined_history(calls: Sequence[Call[bool]]) -> Call[list[bool]]:
-    """Return one call in place of several calls of `append_history`, of lists that one script may access."""
-    return joined(calls, per_slot=1)
 
 
 _KEEPER = BoundScript("keeper", repeatable=False, durable=SAFE_AGAIN)

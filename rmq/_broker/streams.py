@@ -1,4 +1,4 @@
-"""Calls of the scripts of stream topics."""
+"""Calls of the scripts with which producers and consumers use stream topics."""
 
 from __future__ import annotations
 
@@ -10,42 +10,17 @@ from operator import attrgetter
 from typing import Any, cast
 
 from rmq._broker.binding import SAFE_AGAIN, BoundScript, refusal
-from rmq._broker.claims import (
-    Ack,
-    Claims,
-    Settlements,
-    SlotNames,
-    due_times,
-    renewal_args,
-    rest_of,
-)
-from rmq._broker.keys import group_keys, slot_keys
+from rmq._broker.claims import Ack, Claims, Settlements, SlotNames, due_times, renewal_args, rest_of
+from rmq._broker.keys import group_keys
 from rmq._io.wire import Argument
 from rmq._model.batches import EncodedMessage, Messages
-from rmq._model.entries import (
-    WAITING,
-    PendingEntry,
-    StreamEntry,
-    Trimmed,
-    body_of,
-    consumer_of,
-    content_of,
-    own_score,
-)
-from rmq._model.figures import GroupSlot, StreamSlot
+from rmq._model.entries import Trimmed, body_of, content_of, own_score
 from rmq._model.messages import BODY, CONTENT, is_open_id
-from rmq._model.replies import (
-    NO_OWNER,
-    ClaimReply,
-    ExtendReply,
-    Owner,
-    SendResult,
-    StreamClaimed,
-)
+from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, Owner, SendResult, StreamClaimed
 from rmq._model.topics import Retention, Topic
-from rmq._transport.call import Call, is_one, read_totals
+from rmq._transport.call import Call, is_one
 from rmq._transport.rpc_ids import RpcId
-from rmq.errors import EntryIdError, RmqError, TooManyGroupsError
+from rmq.errors import EntryIdError, TooManyGroupsError
 
 _SEND = BoundScript(
     "stream_send",
@@ -68,22 +43,11 @@ _CLAIM, _EXTEND = (BoundScript(f"stream_{verb}", repeatable=False) for verb in (
 _SETTLE = BoundScript("stream_settle", repeatable=False)
 _ACKED_SLOT: SlotNames = attrgetter("store", "group", "retry", "error", "wake")
 _NACKED_SLOT: SlotNames = attrgetter("store", "group", "retry", "error", "wake", "dead", "reason", "dead_body")
-_DROP_GROUP, _TRIM, _DELETE = (
-    BoundScript(f"stream_{verb}", durable=SAFE_AGAIN) for verb in "drop_group trim delete".split()
-)
-_RESUME, _FORGET, _RANGE, _PENDING = (BoundScript(f"stream_{verb}") for verb in "resume forget range pending".split())
-_STATS, _GROUP, _CONSUMERS = (BoundScript(f"stream_{verb}") for verb in "stats group consumers".split())
-
+_TRIM = BoundScript("stream_trim", durable=SAFE_AGAIN)
+_RESUME, _FORGET = BoundScript("stream_resume"), BoundScript("stream_forget")
 
 _GROUPS = "{target} has {} groups already; remove one, see `RmqClient.stream`"
 _JOIN = BoundScript("stream_join", {"RMQ_GROUPS": refusal(TooManyGroupsError, _GROUPS)})
-_DRIVEN = "{target}: the group cannot be moved: it belongs to a Spark query, whose checkpoint has the position"
-_MOVE_GROUP = BoundScript(
-    "stream_move_group",
-    {"RMQ_DRIVEN": refusal(RmqError, _DRIVEN)},
-    durable="Moving the group again makes it read again the entries that it has read since",
-)
-
 MAX_GROUPS = 100
 """Maximum number of groups on a topic: each keeps a position, a pending list and dead entries in every slot."""
 
@@ -92,11 +56,6 @@ FIRST_BYTES = 9 * 1_048_576
 
 SCAN_LIMIT = 256
 """Maximum number of pending entries that one claim checks for expired leases."""
-
-STREAM_TOTALS = "accepted copied trimmed deleted".split()
-GROUP_TOTALS = (
-    "fresh delivered acked retried expired released buried lost redriven resent skipped purged trimmed".split()
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,77 +177,6 @@ def trim(topic: Topic, slot: int, retention: Retention, *, now: bool = False) ->
     return _TRIM.call(topic, slot, parse, durable=now, **args)
 
 
-def delete(topic: Topic, slot: int, ids: Sequence[str]) -> Call[int]:
-    """Return a call that deletes up to `MAX_BATCH` entries."""
-    return _DELETE.call(topic, slot, int, ids=ids)
-
-
-def read_range(topic: Topic, slot: int, first: str, last: str, limit: int, *, down: bool) -> Call[list[StreamEntry]]:
-    """Return a call that reads a page of up to `MAX_BATCH` entries; `first` and `last` are as in XRANGE."""
-
-    def parse(reply: list[Any]) -> list[StreamEntry]:
-        return [StreamEntry(topic.name, slot, entry_id.decode(), tuple(flat)) for entry_id, flat in reply]
-
-    order = "down" if down else "up"
-    return _RANGE.call(topic, slot, parse, first=first, last=last, limit=limit, order=order)
-
-
-def stats(topic: Topic, slot: int) -> Call[StreamSlot]:
-    """Return a call that reads a slot's length, first and last id, groups and totals."""
-
-    def parse(reply: list[list[Any]]) -> StreamSlot:
-        [(now_ms, length, first, last, totals, groups)] = reply
-        names = tuple(sorted(found[1].decode() for found in groups))
-        numbers = read_totals(STREAM_TOTALS, totals)
-        return StreamSlot(topic.name, slot, int(now_ms), int(length), first.decode(), last.decode(), names, numbers)
-
-    keys = slot_keys(topic.name, slot)
-    return _STATS.call_on(topic.name, parse, (keys.store, keys.meta), slot=slot, totals=STREAM_TOTALS)
-
-
-def group_stats(topic: Topic, slot: int, group: str) -> Call[GroupSlot]:
-    """Return a call that reads a group's position, lag and totals in one slot."""
-
-    def parse(reply: list[Any]) -> GroupSlot:
-        last_id, pending, waiting, dead, lag, epoch, paused, oldest, overdue_ms, totals = reply
-        sizes = (int(pending), int(waiting), int(dead), int(lag) if lag else None)
-        state = (int(epoch), is_one(paused), oldest.decode(), read_totals(GROUP_TOTALS, totals), int(overdue_ms))
-        return GroupSlot(topic.name, slot, group, last_id.decode(), *sizes, *state)
-
-    return _GROUP.call(topic, slot, parse, group=group, lease=topic.lease_ms, totals=GROUP_TOTALS)
-
-
-def consumers(topic: Topic, slot: int, group: str) -> Call[list[tuple[str, int, int]]]:
-    """Return a call that reads a group's consumers: name, pending entries, idle ms."""
-
-    def parse(reply: list[Any]) -> list[tuple[str, int, int]]:
-        found: dict[str, tuple[str, int, int]] = {}
-        for row in reply:
-            name = consumer_of(row[1])
-            _, held, idle_ms = found.get(name, (name, 0, row[5]))
-            found[name] = (name, held + row[3], min(idle_ms, row[5]))
-        return list(found.values())
-
-    return _CONSUMERS.call(topic, slot, parse, group=group)
-
-
-def pending(
-    topic: Topic, slot: int, group: str, first: str, limit: int, consumer: str, idle_ms: int = 0
-) -> Call[list[PendingEntry]]:
-    """Return a call that reads a page of a group's pending entries from `first` on, which is as in XPENDING."""
-
-    def parse(reply: list[Any]) -> list[PendingEntry]:
-        return [PendingEntry(slot, entry_id.decode(), _holder(name), idle, n) for entry_id, name, idle, n in reply]
-
-    args: dict[str, Any] = {"first": first, "limit": limit, "consumer": consumer, "idle_ms": idle_ms}
-    return _PENDING.call(topic, slot, parse, group=group, **args)
-
-
-def _holder(name: bytes) -> str | None:
-    text = consumer_of(name)
-    return None if text == WAITING else text
-
-
 def forget(topic: Topic, slot: int, group: str, consumer: str, idle_ms: int, limit: int) -> Call[tuple[int, int]]:
     """Return a call that removes consumers; its result is the number of consumers and of released deliveries."""
     return _FORGET.call(topic, slot, tuple, group=group, consumer=consumer, idle_ms=idle_ms, limit=limit)
@@ -304,16 +192,6 @@ def resume(topic: Topic, slot: int, member: Member, limit: int) -> Call[tuple[bo
         return bool(reply[0]), reply[1], tuple(reply[2])
 
     return _RESUME.call(topic, slot, parse, group=member.group, consumer=member.consumer, limit=limit)
-
-
-def drop_group(topic: Topic, slot: int, group: str) -> Call[bool]:
-    """Return a call that removes a group and all of its state; its result is whether the group existed."""
-    return _DROP_GROUP.call(topic, slot, is_one, group=group)
-
-
-def move_group(topic: Topic, slot: int, group: str, start: str, *, through: bool) -> Call[str]:
-    """Return a call that moves a group to an id, or after it if `through`; the result is the new position or empty."""
-    return _MOVE_GROUP.call(topic, slot, bytes.decode, group=group, start=start, through=int(through))
 
 
 _claimed = cast(

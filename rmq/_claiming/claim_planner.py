@@ -11,7 +11,6 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from rmq._broker import viewing
 from rmq._broker.broker import Broker, QueueBroker
 from rmq._broker.claims import MAX_BATCH, joined_looks
 from rmq._broker.keys import slot_keys
@@ -22,11 +21,10 @@ from rmq._claiming.wakeups import Wakeups
 from rmq._io.reports import Sparing, reporter
 from rmq._model.claims import Selection
 from rmq._model.deliveries import Claim
-from rmq._model.figures import SlotStats
 from rmq._model.replies import NO_OWNER, ClaimReply, Owner
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
-from rmq._transport.call import Call
+from rmq._transport.call import Call, plain
 from rmq._transport.connections import Connections
 from rmq.errors import RedisUnavailableError, RmqError, ScriptFailedError
 
@@ -504,11 +502,11 @@ class HandoverGate:
         fences its calls to Redis, but not the handler. So nothing is claimed until each of its messages is settled or
         its lease has expired. As long as leases hold, the messages of a slot are handled one after the other.
         """
-        sizes = self._connections.run_many([viewing.stats(self._topic, slot) for slot, _ in slots], PATIENCE_S)
-        for (slot, owner), size in zip(slots, sizes, strict=True):
-            if not isinstance(size, SlotStats):
+        calls = [plain("ZCARD", slot_keys(self._topic.name, slot).prepare) for slot, _ in slots]
+        for (slot, owner), in_flight in zip(slots, self._connections.run_many(calls, PATIENCE_S), strict=True):
+            if isinstance(in_flight, RmqError):
                 continue
-            if not size.in_flight:
+            if not in_flight:
                 self._open[slot] = owner.epoch
             elif self._logged.get(slot) != owner.epoch:
                 self._logged[slot] = owner.epoch
@@ -516,5 +514,5 @@ class HandoverGate:
                     "slot %d of topic %s waits for %d messages of an earlier owner to be settled or to expire",
                     slot,
                     self._topic.name,
-                    size.in_flight,
+                    in_flight,
                 )

@@ -115,7 +115,7 @@ _DURATIONS_MS = {
 
 _IDENTITY, _SCORES = "part of its identity and can't be changed", "part of its scores and can't be changed"
 _OWN = "not stored in Redis and cannot be changed there; pass it to Topic()"
-_UNCHANGEABLE = {
+UNCHANGEABLE = {
     "name": _IDENTITY, "type": _IDENTITY, "slots": _IDENTITY,
     "ties": _SCORES, "max_priority": _SCORES,
     "payload": _OWN, "codec": _OWN,
@@ -418,10 +418,10 @@ class Topic(Generic[PayloadT]):
         """Return this definition with some settings changed. Name, type, slots, ties and max_priority cannot change."""
         known = [each.name for each in fields(self) if each.init]
         for name in settings:
-            if name in _UNCHANGEABLE:
-                raise InvalidTopicError(f"{name} of topic {self.name} is {_UNCHANGEABLE[name]}")
+            if name in UNCHANGEABLE:
+                raise InvalidTopicError(f"{name} of topic {self.name} is {UNCHANGEABLE[name]}")
             if name not in known:
-                changeable = ", ".join(each for each in known if each not in _UNCHANGEABLE)
+                changeable = ", ".join(each for each in known if each not in UNCHANGEABLE)
                 raise InvalidTopicError(f"{name} is not a setting of a topic; the settings are {changeable}")
         changed = replace(self, **settings)
         check_change(self.name, self.merge, changed.merge)

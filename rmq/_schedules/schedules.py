@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 
+from rmq._admin.calls import viewing
 from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
-from rmq._broker import viewing
 from rmq._broker.keys import SCHEDULE_LOCK_KEY, SCHEDULE_RUNS_KEY
 from rmq._broker.known_topics import KnownTopics
 from rmq._broker.shared import take_lock

@@ -38,6 +38,7 @@ Processes:
     `cluster_status` (a Redis Cluster with workers on this machine).
 """
 
+from rmq._admin.figures import TOTALS
 from rmq._admin.history import minute_of, sum_of
 from rmq._broker.keys import sample_commands
 from rmq._broker.registry import differences
@@ -46,9 +47,7 @@ from rmq._listening.inline_runner import InlineRunner
 from rmq._listening.listener import HandlerT, Listener, listener_decorator, scheduled_decorator, topics_in
 from rmq._model.display import counted, safe_lines, shown, span
 from rmq._model.entries import check_group, id_key
-from rmq._model.figures import TOTALS
 from rmq._model.handlers import check_async
-from rmq._model.hosts import allows_host, is_loopback, network_of
 from rmq._model.messages import Message, Payload
 from rmq._model.records import read_context, written_context
 from rmq._model.times import (
@@ -65,7 +64,7 @@ from rmq._model.topics import checked_slots
 from rmq._model.typed import PayloadT
 from rmq._model.whereabouts import AnyPlace
 from rmq._ownership.values import zookeeper_access
-from rmq._processes.http_server import HttpServer, serve_health, serve_on
+from rmq._processes.http_server import HttpServer, allows_host, is_loopback, network_of, serve_health, serve_on
 from rmq._processes.local_cluster import down as cluster_down
 from rmq._processes.local_cluster import status as cluster_status
 from rmq._processes.local_cluster import up as cluster_up

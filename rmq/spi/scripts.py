@@ -36,24 +36,24 @@ Processes:
     `java_home_for_spark`, `ignore` (signals).
 """
 
+from rmq._admin.calls.dead import dead_message, list_dead
+from rmq._admin.calls.dead import redrive as redrive_dead
+from rmq._admin.calls.stream_admin import group_stats
+from rmq._admin.calls.stream_admin import read_range as read_stream
+from rmq._admin.calls.viewing import stats as queue_stats
 from rmq._admin.dead_letters import new_score
 from rmq._admin.spark_queries import REPORT_S, SparkQueries
+from rmq._broker.audit import Audit, confirm_all
 from rmq._broker.binding import BoundScript, claim_order_of, refusal
 from rmq._broker.broker import QueueBroker
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, NACK_BATCH, ClaimPart, queue_claims
 from rmq._broker.claims import look as look_at_queue
-from rmq._broker.control import Audit, confirm_all
-from rmq._broker.dead import dead_message, list_dead
-from rmq._broker.dead import redrive as redrive_dead
 from rmq._broker.keys import group_keys, query_keys, sent_key, slot_keys, write_rate_key
 from rmq._broker.registry import Registry
 from rmq._broker.sends import send_calls
 from rmq._broker.shared import Lock, take_from, take_lock
-from rmq._broker.streams import group_stats
 from rmq._broker.streams import join as join_stream
 from rmq._broker.streams import look as look_at_stream
-from rmq._broker.streams import read_range as read_stream
-from rmq._broker.viewing import stats as queue_stats
 from rmq._claiming.claim_planner import HandoverGate
 from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._model.batches import Batch, EncodedMessage, Rows, gathered, slots_of

@@ -41,7 +41,7 @@ from rmq import (
     scan,
     scheduled,
 )
-from rmq._broker import viewing
+from rmq._admin.calls import viewing
 from rmq._broker.keys import SCHEDULE_RUNS_KEY
 from rmq._model.schema import read_document
 from rmq._schedules import schedule as schedules

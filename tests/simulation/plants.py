@@ -160,7 +160,7 @@ PLANTS = (
     # owners
     _python(
         "a slot is claimed from beside its owner before",
-        ("rmq._claiming.claim_planner:HandoverGate.open_drained", "if not size.in_flight:", "if True:"),
+        ("rmq._claiming.claim_planner:HandoverGate.open_drained", "if not in_flight:", "if True:"),
     ),
     _python(
         "slots stay with who has lost ZooKeeper",
@@ -171,7 +171,7 @@ PLANTS = (
         ),
         ("rmq._ownership.machine:WorkerMachine.expire", "if now_s < self.deadline_s or", "if True or"),
         ("rmq._ownership.machine:WorkerMachine.owned", "if not self._claims(now_s):", "if False:"),
-        ("rmq._claiming.claim_planner:HandoverGate.open_drained", "if not size.in_flight:", "if True:"),
+        ("rmq._claiming.claim_planner:HandoverGate.open_drained", "if not in_flight:", "if True:"),
     ),
     _lua("older owners are let in", ("check_fence", "if mine < owner then", "if false then")),
     # schedules

@@ -4,10 +4,20 @@ Whoever moves or renames one of these changes this file, and no test. Unit tests
 """
 
 from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
 
+from rmq._admin import figures as figures
 from rmq._admin import history as history
 from rmq._admin import search as search
 from rmq._admin.adopt import adopt as adopt
+from rmq._admin.calls import control as admin_control
+from rmq._admin.calls import dead as dead
+from rmq._admin.calls import stream_admin
+from rmq._admin.calls import viewing as viewing
+from rmq._admin.calls.dead import Turn as Turn
+from rmq._admin.calls.dead import Untold as Untold
+from rmq._admin.calls.viewing import stats as stats
 from rmq._admin.deletion import TopicDeletion as TopicDeletion
 from rmq._admin.history import LONGEST_WAIT_S as LONGEST_WAIT_S
 from rmq._admin.history import MINUTES as MINUTES
@@ -18,16 +28,14 @@ from rmq._admin.notices import DeadNotifier as DeadNotifier
 from rmq._admin.spark_queries import KEEP_S as KEEP_S
 from rmq._admin.spark_queries import MOST_QUERIES as MOST_QUERIES
 from rmq._admin.spark_queries import SparkQueries as SparkQueries
+from rmq._broker import audit
 from rmq._broker import claims as claims
-from rmq._broker import control as control
-from rmq._broker import dead as dead
 from rmq._broker import deletion as deletion
 from rmq._broker import registry as registry
 from rmq._broker import sends as sends
-from rmq._broker import shared as shared
+from rmq._broker import shared as broker_shared
 from rmq._broker import stream_broker as stream_broker
-from rmq._broker import streams as streams
-from rmq._broker import viewing as viewing
+from rmq._broker import streams as broker_streams
 from rmq._broker.binding import BoundScript as BoundScript
 from rmq._broker.broker import MANY_SLOTS as MANY_SLOTS
 from rmq._broker.broker import QueueBroker as QueueBroker
@@ -40,8 +48,6 @@ from rmq._broker.claims import ClaimPart as ClaimPart
 from rmq._broker.claims import Nack as Nack
 from rmq._broker.claims import Outcomes as Outcomes
 from rmq._broker.claims import WholeClaim as WholeClaim
-from rmq._broker.dead import Turn as Turn
-from rmq._broker.dead import Untold as Untold
 from rmq._broker.deletion import SlotDeletion as SlotDeletion
 from rmq._broker.keys import ENSEMBLES_KEY as ENSEMBLES_KEY
 from rmq._broker.keys import HISTORY_LOCK_KEY as HISTORY_LOCK_KEY
@@ -75,7 +81,6 @@ from rmq._broker.stream_broker import NewestDeliveries as NewestDeliveries
 from rmq._broker.stream_broker import StreamBroker as StreamBroker
 from rmq._broker.stream_broker import join_group as join_group
 from rmq._broker.streams import Member as Member
-from rmq._broker.viewing import stats as stats
 from rmq._claiming.buffers import ReturnBuffer as ReturnBuffer
 from rmq._claiming.claim_planner import POSTPONE_S as POSTPONE_S
 from rmq._claiming.claim_planner import TROUBLE_PAUSE_S as TROUBLE_PAUSE_S
@@ -106,7 +111,6 @@ from rmq._listening.listener_runner import ListenerRunner as ListenerRunner
 from rmq._listening.worker import BATCHES_S as BATCHES_S
 from rmq._listening.worker import PIGGYBACK_S as PIGGYBACK_S
 from rmq._listening.worker import Worker as Worker
-from rmq._model import figures as figures
 from rmq._model import times as times
 from rmq._model.batches import Batch as Batch
 from rmq._model.batches import EncodedMessage as EncodedMessage
@@ -205,6 +209,18 @@ from rmq._transport.urls import parse_url as parse_url
 from rmq.aio.backend import EventLoop as EventLoop
 from rmq.aio.greenlets import MOST_IDLE as MOST_IDLE
 from rmq.aio.greenlets import GreenletTask as GreenletTask
+
+
+def _together(*modules: ModuleType) -> Any:
+    """Return the names of several modules in one: tests need not know which package makes a call."""
+    together = ModuleType("calls")
+    for module in modules:
+        vars(together).update(vars(module))
+    return together
+
+
+control, shared = _together(audit, admin_control), _together(broker_shared, viewing)
+streams = _together(broker_streams, stream_admin)
 
 
 def encode(topic: Topic, message: Message) -> EncodedMessage:

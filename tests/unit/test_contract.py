@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rmq._admin.calls.stream_admin import GROUP_TOTALS, STREAM_TOTALS
+from rmq._admin.figures import TOTALS
 from rmq._broker import keys
-from rmq._broker.streams import GROUP_TOTALS, STREAM_TOTALS
-from rmq._model.figures import TOTALS
 from tests.support.bindings import MODULES, bound_in
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -66,7 +66,7 @@ def test_a_change_of_settings_leaves_the_order_alone(client: RmqClient, make_top
     with pytest.raises(InvalidTopicError, match=r"ties of topic .* is part of its scores and can't be changed"):
         client.topic(topic.name).changed(ties="oldest")
     assert client.change_topic(Topic(topic.name, TopicType.PRIORITY, max_retries=3)).ties is Ties.ANY
-    with pytest.raises(TopicMismatchError, match="are part of its scores"):
+    with pytest.raises(TopicMismatchError, match="is part of its scores and can't be changed"):
         client.update_topic(topic.name, lambda _: Topic(topic.name, TopicType.PRIORITY))
 
 

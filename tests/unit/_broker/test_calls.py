@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from rmq import ControlResult, DeadMessage, Owner, Redriven, SendResult, Topic, TopicType
+from rmq._admin import figures
+from rmq._admin.calls import control as steering
+from rmq._admin.calls import dead, viewing
 from rmq._broker import claims as claiming
-from rmq._broker import control as steering
-from rmq._broker import dead, viewing
 from rmq._broker import sends as sending
 from rmq._broker.claims import SETTLE_ONLY, ClaimPart, Nack, Outcomes
-from rmq._model import figures
 from rmq._model.batches import EncodedMessage
 from rmq._model.replies import Claimed, ClaimReply, ExtendReply, SettleReply
 from rmq._model.scores import ages_for

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Failure, HandlerTimes, ListenerInfo, Minute, RunningHandler, Topic, TopicType, WorkerInfo
-from rmq._broker.dead import dead_message
+from rmq._admin.calls.dead import dead_message
 from rmq._model.schema import SCHEMA_VERSION
 from rmq._model.whereabouts import read_failure
 from rmq._transport.call import Call

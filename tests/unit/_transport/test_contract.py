@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rmq import Topic, TopicType
+from rmq._admin.calls import control as steering
+from rmq._admin.calls import viewing
 from rmq._broker import claims as claiming
-from rmq._broker import control as steering
-from rmq._broker import viewing
 from rmq._broker.claims import Outcomes
 from rmq._broker.shared import worker_beat
 from rmq._io.wire import packed

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rmq import SendResult, Topic, TopicType
+from rmq._admin.calls import control as steering
+from rmq._admin.calls import dead, viewing
 from rmq._broker import claims as claiming
-from rmq._broker import control as steering
-from rmq._broker import dead, viewing
 from rmq._broker import sends as sending
 from rmq._broker.claims import Nack, Outcomes
 from rmq._model.batches import Batch, EncodedMessage

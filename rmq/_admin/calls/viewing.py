@@ -1,16 +1,21 @@
-"""Calls of the scripts that read messages and audit lines without changing them."""
+"""Calls of the scripts that read messages, figures, audit lines and workers without changing them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
+from rmq._admin.calls.dead import dead_message
+from rmq._admin.figures import TOTALS, SlotStats
 from rmq._broker.binding import BoundScript, order_of
-from rmq._broker.dead import dead_message
-from rmq._broker.keys import slot_keys
-from rmq._model.figures import TOTALS, SlotStats
+from rmq._broker.keys import WORKERS_KEY, slot_keys
+from rmq._broker.shared import MOST_WORKERS, REPORT_KEYS
+from rmq._io.reports import PassedOver
+from rmq._model.display import shown
 from rmq._model.records import HEAD_BYTES, before_value
+from rmq._model.schema import MAX_DOCUMENT_BYTES
 from rmq._model.scores import ages_for, score_of
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import (
@@ -25,10 +30,14 @@ from rmq._model.whereabouts import (
     read_failure,
     told,
 )
+from rmq._model.workers import WorkerInfo
 from rmq._transport.call import Call, is_one, joined, read_totals
+from rmq.errors import UnreadableDocumentError
+
+_passed_over = PassedOver(logging.getLogger("rmq.workers"))
 
 _FIND, _SEARCH, _PEEK, _STATS = BoundScript("find"), BoundScript("search"), BoundScript("peek"), BoundScript("stats")
-_RANGE = BoundScript("stream_range")
+_RANGE, _WORKERS = BoundScript("stream_range"), BoundScript("workers")
 
 MOST_BODY_BYTES = 1_024
 """Maximum bytes of a body that a search returns."""
@@ -169,3 +178,32 @@ def joined_stats(calls: Sequence[Call[SlotStats]]) -> Call[list[SlotStats]]:
 
 def _whole(text: bytes) -> int:
     return score_of(text) if text else 0
+
+
+def workers(names: Sequence[bytes] = ()) -> Call[tuple[list[WorkerInfo], Sequence[bytes]]]:
+    """Return a call that reads the reports of all workers, or of the named ones.
+
+    Its result has the workers that were read, and the names of those still to be read, since reports can be long.
+    """
+
+    def parse(reply: list[Any]) -> tuple[list[WorkerInfo], Sequence[bytes]]:
+        now_ms, flat, rest = reply
+        rows = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+        return list(_readable(rows, int(now_ms))), rest
+
+    args: dict[str, Any] = {"limit": MOST_WORKERS, "longest": MAX_DOCUMENT_BYTES, "names": names}
+    return _WORKERS.call_on(WORKERS_KEY, parse, REPORT_KEYS, **args)
+
+
+def _readable(rows: Iterable[tuple[bytes, bytes, bytes]], now_ms: int) -> Iterator[WorkerInfo]:
+    """Yield the workers whose reports can be read; others, of newer versions or invalid, are logged once."""
+    for name, seen, info in rows:
+        worker = shown(name)
+        try:
+            yield WorkerInfo.from_json(info, worker, int(float(seen)), now_ms)
+        except UnreadableDocumentError as error:
+            _passed_over.tell(worker, error)
+        except (OverflowError, ValueError):
+            _passed_over.tell(
+                worker, UnreadableDocumentError(f"worker {worker} was seen at {shown(seen)}, which is not a time")
+            )
