@@ -271,15 +271,7 @@ class Control:
         return dropped
 
     def _pause(self, slots: Sequence[int] | None, paused: bool) -> int:
-        chosen, detail = checked_slots(self.topic, slots), _slots_text(self.topic, slots)
-
-        def build(slot: int) -> Call[bool]:
-            by = self._audit.actor if slot == chosen[0] else ""  # one line for all of them
-            return control.pause(self.topic, slot, paused, by, detail)
-
-        changed = sum(call_slots(self._connections, chosen, build, finish_all=True))
-        self._audit.report("pause" if paused else "resume", f"{counted(changed, 'slot')} changed", detail=detail)
-        return changed
+        return set_paused(self._audit, checked_slots(self.topic, slots), paused, _slots_text(self.topic, slots))
 
     def _reschedule(
         self,
@@ -308,6 +300,18 @@ class Control:
         result = self._connections.run(step(slot, [name], actor=self._audit.actor))[0]
         self._audit.report(action, result.value, name, detail)
         return result
+
+
+def set_paused(audit: Audit, slots: Sequence[int], paused: bool, detail: str, group: str | None = None) -> int:
+    """Pause or resume slots, or a group on them; return the number of slots that changed. `detail` is for the audit."""
+
+    def build(slot: int) -> Call[bool]:
+        by = audit.actor if slot == slots[0] else ""  # one line for all of them
+        return control.pause(audit.topic, slot, paused, by, detail, group)
+
+    changed = sum(call_slots(audit.connections, slots, build, finish_all=True))
+    audit.report("pause" if paused else "resume", f"{counted(changed, 'slot')} changed", detail=detail)
+    return changed
 
 
 def _slots_text(topic: Topic, slots: Sequence[int] | None) -> str:

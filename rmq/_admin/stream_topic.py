@@ -7,7 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 
-from rmq._admin.calls import control, stream_admin
+from rmq._admin.calls import stream_admin
+from rmq._admin.control import set_paused
 from rmq._admin.dead_letters import GroupDead
 from rmq._admin.stream_view import StreamView
 from rmq._admin.tailing import tail_of
@@ -29,8 +30,6 @@ from rmq._model.entries import (
 from rmq._model.times import seconds
 from rmq._model.topics import Retention, checked_slots
 from rmq._model.whereabouts import AuditLine
-from rmq._transport.call import Call
-from rmq._transport.connections import call_slots
 from rmq.errors import InvalidValueError, RmqError
 
 
@@ -75,14 +74,7 @@ class StreamTopic(StreamView):
         audit = Audit(self._connections, self.topic, actor)
         if checked_group(group) not in self.stats().groups:
             raise InvalidValueError(f"topic {self.topic.name} has no group {group}", topic=self.topic.name)
-        detail = f"group {group}"
-
-        def build(slot: int) -> Call[bool]:
-            return control.pause(self.topic, slot, paused, "" if slot else audit.actor, detail, group)
-
-        changed = sum(call_slots(self._connections, range(self.topic.slots), build, finish_all=True))
-        audit.report("pause" if paused else "resume", f"{counted(changed, 'slot')} changed", detail=detail)
-        return changed
+        return set_paused(audit, range(self.topic.slots), paused, f"group {group}", group)
 
     def tail(
         self,

@@ -79,14 +79,14 @@ class Audit:
     def __init__(self, connections: Connections, topic: Topic, actor: str | None) -> None:
         if actor is not None and not _is_actor(actor):
             raise InvalidValueError(f"actor is {actor!r:.300}; it must have 1 to {_MOST_CHARACTERS} characters")
-        self._connections = connections
-        self._topic = topic
+        self.connections = connections
+        self.topic = topic
         self.actor = actor or default_actor()
 
     def report(self, action: str, outcome: str, content: bytes | None = None, detail: str = "") -> None:
         """Log a change; the script has written its own audit line."""
         what = detail if content is None else f"{shown(content)} {detail}".rstrip()
-        log.info("%s: %s on topic %s: %s: %s", shown(self.actor), action, self._topic.name, what, outcome)
+        log.info("%s: %s on topic %s: %s: %s", shown(self.actor), action, self.topic.name, what, outcome)
 
     @contextmanager
     def step(self, action: str, detail: str) -> Generator[Callable[[str], None]]:
@@ -112,9 +112,9 @@ class Audit:
                 self._write(action, detail, outcome)
             except RmqError as error:
                 log.warning(
-                    "topic %s: the audit line for the end of this step was not written: %s", self._topic.name, error
+                    "topic %s: the audit line for the end of this step was not written: %s", self.topic.name, error
                 )
 
     def _write(self, action: str, detail: str, outcome: str) -> None:
         self.report(action, outcome, detail=detail)
-        self._connections.run(audit(self._topic, 0, self.actor, action, detail, outcome))
+        self.connections.run(audit(self.topic, 0, self.actor, action, detail, outcome))
