@@ -22,6 +22,18 @@ from rmq._admin.figures import (
 )
 from rmq._admin.history import History, Minute
 from rmq._admin.inspection import Inspection
+from rmq._admin.messages import (
+    Attempt,
+    AuditLine,
+    DeadEntry,
+    DeadMessage,
+    DeadReasons,
+    Failure,
+    FoundMessage,
+    PeekedMessage,
+    SearchPage,
+    Whereabouts,
+)
 from rmq._admin.notices import DeadNotices
 from rmq._admin.spark_queries import SparkQuery
 from rmq._admin.stream_topic import StreamTopic
@@ -44,7 +56,7 @@ from rmq._model.claims import DeliveryColumns
 from rmq._model.codecs import Codec, EncryptedCodec, JsonCodec, MsgpackCodec, ZstdCodec
 from rmq._model.deliveries import Delivery
 from rmq._model.encoding import ArrowArray
-from rmq._model.entries import DeadEntry, PendingEntry, StreamDelivery, StreamEntry, Trimmed
+from rmq._model.entries import PendingEntry, StreamDelivery, StreamEntry, Trimmed
 from rmq._model.merging import (
     PER_MESSAGE,
     Collect,
@@ -70,17 +82,6 @@ from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, Retr
 from rmq._model.scores import Ties
 from rmq._model.topics import Retention, Topic, TopicType, WhenFull
 from rmq._model.typed import MessageOptions
-from rmq._model.whereabouts import (
-    Attempt,
-    AuditLine,
-    DeadMessage,
-    DeadReasons,
-    Failure,
-    FoundMessage,
-    PeekedMessage,
-    SearchPage,
-    Whereabouts,
-)
 from rmq._model.workers import HandlerTimes, Health, ListenerInfo, RunningHandler, WorkerInfo
 from rmq._ownership import Coordinator, DigestAuth, Ownership, RedisOwners, SaslAuth, Tls
 from rmq._processes.embedded import EmbeddedServer

@@ -7,6 +7,7 @@ from functools import partial
 
 from rmq._admin.calls import control, dead, viewing
 from rmq._admin.dead_letters import new_score
+from rmq._admin.messages import SECTIONS
 from rmq._admin.search import glob_of, search
 from rmq._admin.view import locate, most
 from rmq._broker.audit import Audit, confirm_all
@@ -16,7 +17,6 @@ from rmq._model.messages import Payload
 from rmq._model.replies import CancelledMatches, ControlResult, Redriven
 from rmq._model.times import Duration, Instant
 from rmq._model.topics import Topic, checked_slots
-from rmq._model.whereabouts import SECTIONS
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections, call_slots
 from rmq._transport.exchange import results_of

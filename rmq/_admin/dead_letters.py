@@ -14,18 +14,18 @@ from typing import Any, Generic, TypeVar
 from rmq._admin.calls import dead as dead_
 from rmq._admin.calls import stream_admin, viewing
 from rmq._admin.calls.dead import Turn, Untold
+from rmq._admin.messages import DeadEntry, DeadMessage
 from rmq._admin.notices import DeadNotices, DeadNotifier
 from rmq._admin.view import most
 from rmq._broker.audit import Audit, confirm_all
 from rmq._broker.claims import NACK_BATCH
 from rmq._model.display import brief
 from rmq._model.encoding import checked_priority
-from rmq._model.entries import DeadEntry, checked_group
+from rmq._model.entries import checked_group
 from rmq._model.handlers import check_plain, check_takes_one
 from rmq._model.replies import Redriven
 from rmq._model.times import MAX_SCORE, Duration, Instant, due_ms, duration_ms, instant_ms, monotonic_s
 from rmq._model.topics import Topic
-from rmq._model.whereabouts import DeadMessage
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections, call_in_parts, call_slots
 from rmq.errors import InvalidValueError
@@ -129,7 +129,7 @@ class Dead(Generic[D]):
         topic, group = self.topic, self._group
 
         def sizes(slot: int) -> Call[Any]:
-            return viewing.stats(topic, slot) if group is None else streams.group_stats(topic, slot, group)
+            return viewing.stats(topic, slot) if group is None else stream_admin.group_stats(topic, slot, group)
 
         return sum(stats.dead for stats in call_slots(self._connections, range(topic.slots), sizes))
 

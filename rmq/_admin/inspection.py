@@ -11,14 +11,7 @@ from itertools import islice
 from rmq._admin.calls import dead as dead_
 from rmq._admin.calls import viewing
 from rmq._admin.figures import TopicStats
-from rmq._admin.search import glob_of, search
-from rmq._admin.view import View, locate, most
-from rmq._broker.claims import MAX_BATCH
-from rmq._model.display import brief
-from rmq._model.messages import Payload
-from rmq._model.settings import check_whole
-from rmq._model.topics import checked_slots
-from rmq._model.whereabouts import (
+from rmq._admin.messages import (
     SECTIONS,
     AnyPlace,
     AuditLine,
@@ -28,6 +21,13 @@ from rmq._model.whereabouts import (
     SearchPage,
     Whereabouts,
 )
+from rmq._admin.search import glob_of, search
+from rmq._admin.view import View, locate, most
+from rmq._broker.claims import MAX_BATCH
+from rmq._model.display import brief
+from rmq._model.messages import Payload
+from rmq._model.settings import check_whole
+from rmq._model.topics import checked_slots
 from rmq._model.workers import WorkerInfo
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, ScriptFailedError

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 from rmq._admin.calls import viewing
+from rmq._admin.messages import SECTIONS, AnyPlace, FoundMessage, SearchPage
 from rmq._model.messages import Payload, payload_bytes
 from rmq._model.topics import Topic
-from rmq._model.whereabouts import SECTIONS, AnyPlace, FoundMessage, SearchPage
 from rmq._transport.connections import Connections
 from rmq._transport.exchange import results_of
 from rmq.errors import InvalidValueError

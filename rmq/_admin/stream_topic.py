@@ -10,6 +10,7 @@ from typing import cast
 from rmq._admin.calls import stream_admin
 from rmq._admin.control import set_paused
 from rmq._admin.dead_letters import GroupDead
+from rmq._admin.messages import AuditLine
 from rmq._admin.stream_view import StreamView
 from rmq._admin.tailing import tail_of
 from rmq._broker import streams
@@ -29,7 +30,6 @@ from rmq._model.entries import (
 )
 from rmq._model.times import seconds
 from rmq._model.topics import Retention, checked_slots
-from rmq._model.whereabouts import AuditLine
 from rmq.errors import InvalidValueError, RmqError
 
 

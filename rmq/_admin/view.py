@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from rmq._admin.calls import viewing
+from rmq._admin.messages import AuditLine
 from rmq._admin.spark_queries import SparkQueries, SparkQuery
 from rmq._broker.claims import MAX_BATCH
 from rmq._model.messages import Payload, payload_bytes
 from rmq._model.settings import check_whole
 from rmq._model.times import MAX_SCORE
 from rmq._model.topics import Topic, checked_slots
-from rmq._model.whereabouts import AuditLine
 from rmq._transport.call import Call, T
 from rmq._transport.connections import Connections, run_slots
 from rmq._transport.exchange import results_of

@@ -15,9 +15,8 @@ from http.client import HTTPException
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from rmq._model.entries import DeadEntry
+from rmq._admin.messages import DeadEntry, DeadMessage
 from rmq._model.times import check_day
-from rmq._model.whereabouts import DeadMessage
 from rmq.errors import InvalidValueError, WebhookError
 
 SIGNATURE, SIGNED_AT = "X-RMQ-Signature", "X-RMQ-Timestamp"

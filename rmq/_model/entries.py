@@ -15,7 +15,6 @@ from rmq._model.replies import ClaimedRows, Flat, StreamClaimed
 from rmq._model.times import epoch_number_ms, instant_ms
 from rmq._model.topics import Topic, TopicType, is_name
 from rmq._model.typed import PayloadT
-from rmq._model.whereabouts import DeadMessage
 from rmq.errors import InvalidValueError
 
 ONLY_GROUP = b"rmq:group"
@@ -276,30 +275,6 @@ class StreamDelivery(Delivery[PayloadT]):
     def __repr__(self) -> str:
         where = f"{self.topic.name}, slot {self.slot}, group {self.group}"
         return f"<StreamDelivery {self.id} of {where}, attempt {self.attempt}>"
-
-
-@dataclass(frozen=True, slots=True)
-class DeadEntry(DeadMessage):
-    """An entry that is dead in a group; `flat` has its fields as they were in Redis.
-
-    Examples:
-        >>> clicks = Topic("clicks", TopicType.STREAM)
-        >>> consumer = client.consumer(clicks, group="billing", start="all")
-        >>> _ = client.producer(clicks).send(StreamMessage("page:1"))
-        >>> [delivery.bury("no such page") for delivery in consumer.poll(timeout=5)]
-        [True]
-        >>> [entry.error_message for entry in client.stream(clicks).dead("billing").list()]
-        ['no such page']
-    """
-
-    id: str = ""
-    group: str = ""
-    flat: tuple[bytes, ...] = ()
-
-    @property
-    def fields(self) -> dict[str, bytes]:
-        """Its fields by name."""
-        return fields_of(self.flat)
 
 
 @dataclass(frozen=True, slots=True)

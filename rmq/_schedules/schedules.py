@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from rmq._admin.calls import viewing
 from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
+from rmq._admin.messages import Failure, PeekedMessage, Place, Whereabouts
 from rmq._broker.keys import SCHEDULE_LOCK_KEY, SCHEDULE_RUNS_KEY
 from rmq._broker.known_topics import KnownTopics
 from rmq._broker.shared import take_lock
@@ -16,7 +17,6 @@ from rmq._model.display import brief
 from rmq._model.messages import FixedTimeMessage
 from rmq._model.replies import ControlResult
 from rmq._model.times import monotonic_s
-from rmq._model.whereabouts import Failure, PeekedMessage, Place, Whereabouts
 from rmq._schedules.schedule import (
     MAX_SCHEDULES,
     RECURRING,

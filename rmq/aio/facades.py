@@ -16,16 +16,16 @@ from rmq._admin import inspection as plain_inspection
 from rmq._admin import notices as plain_notices
 from rmq._admin import stream_topic as plain_stream
 from rmq._admin import tailing
+from rmq._admin.messages import DeadEntry, DeadMessage
 from rmq._claiming import consumer as plain_consumer
 from rmq._model import claims as plain_columns
 from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.display import brief
-from rmq._model.entries import DeadEntry, Position, StreamEntry
+from rmq._model.entries import Position, StreamEntry
 from rmq._model.handlers import ASYNC, check_plain, kind_of
 from rmq._model.messages import Message
 from rmq._model.replies import SendResult
 from rmq._model.typed import PayloadT
-from rmq._model.whereabouts import DeadMessage
 from rmq._schedules import schedules as plain_schedules
 from rmq._sending import producer as plain_producer
 from rmq._sending.batch_sender import SendOptions

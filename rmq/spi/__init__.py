@@ -40,6 +40,7 @@ Processes:
 
 from rmq._admin.figures import TOTALS
 from rmq._admin.history import minute_of, sum_of
+from rmq._admin.messages import AnyPlace
 from rmq._broker.keys import sample_commands
 from rmq._broker.registry import differences
 from rmq._io.secret_files import read_secret
@@ -62,7 +63,6 @@ from rmq._model.times import (
 )
 from rmq._model.topics import checked_slots
 from rmq._model.typed import PayloadT
-from rmq._model.whereabouts import AnyPlace
 from rmq._ownership.values import zookeeper_access
 from rmq._processes.http_server import HttpServer, allows_host, is_loopback, network_of, serve_health, serve_on
 from rmq._processes.local_cluster import down as cluster_down

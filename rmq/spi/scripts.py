@@ -42,6 +42,7 @@ from rmq._admin.calls.stream_admin import group_stats
 from rmq._admin.calls.stream_admin import read_range as read_stream
 from rmq._admin.calls.viewing import stats as queue_stats
 from rmq._admin.dead_letters import new_score
+from rmq._admin.messages import meaning_of, priority_of
 from rmq._admin.spark_queries import REPORT_S, SparkQueries
 from rmq._broker.audit import Audit, confirm_all
 from rmq._broker.binding import BoundScript, claim_order_of, refusal
@@ -77,7 +78,6 @@ from rmq._model.records import (
 from rmq._model.replies import NO_OWNER
 from rmq._model.scores import ages_for, score_of
 from rmq._model.topics import MAX_SLOTS, is_name
-from rmq._model.whereabouts import meaning_of, priority_of
 from rmq._ownership.follower import OwnershipFollower
 from rmq._ownership.redis_keeper import RedisCoordinator
 from rmq._ownership.values import is_chroot

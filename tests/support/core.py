@@ -23,6 +23,7 @@ from rmq._admin.history import LONGEST_WAIT_S as LONGEST_WAIT_S
 from rmq._admin.history import MINUTES as MINUTES
 from rmq._admin.history import sum_of as sum_of
 from rmq._admin.inspection import read_workers as read_workers
+from rmq._admin.messages import AnyPlace as AnyPlace
 from rmq._admin.notices import AT_ONCE as AT_ONCE
 from rmq._admin.notices import DeadNotifier as DeadNotifier
 from rmq._admin.spark_queries import KEEP_S as KEEP_S
@@ -161,7 +162,6 @@ from rmq._model.scores import retries_left_after_claim as retries_left_after_cla
 from rmq._model.times import moment_at as moment_at
 from rmq._model.times import monotonic_s as monotonic_s
 from rmq._model.topics import Topic
-from rmq._model.whereabouts import AnyPlace as AnyPlace
 from rmq._ownership import redis_identity as redis_identity
 from rmq._ownership.redis_identity import EpochFloors as EpochFloors
 from rmq._ownership.redis_keeper import MOST_SLOTS as MOST_SLOTS

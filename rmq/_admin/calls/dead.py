@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from typing import Any, Generic, TypeVar
 
+from rmq._admin.messages import DeadEntry, DeadMessage, told, why_dead
 from rmq._broker.binding import SAFE_AGAIN, BoundScript
 from rmq._broker.claims import NewScore
 from rmq._broker.keys import group_keys
 from rmq._io.wire import Argument
-from rmq._model.entries import DeadEntry, body_of, content_of
+from rmq._model.entries import body_of, content_of
 from rmq._model.replies import Redriven
 from rmq._model.scores import score_of
 from rmq._model.topics import Topic
-from rmq._model.whereabouts import DeadMessage, told, why_dead
 from rmq._transport.call import Call
 
 D = TypeVar("D", bound=DeadMessage)

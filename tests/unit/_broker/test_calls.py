@@ -10,13 +10,13 @@ from rmq import ControlResult, DeadMessage, Owner, Redriven, SendResult, Topic, 
 from rmq._admin import figures
 from rmq._admin.calls import control as steering
 from rmq._admin.calls import dead, viewing
+from rmq._admin.messages import Place
 from rmq._broker import claims as claiming
 from rmq._broker import sends as sending
 from rmq._broker.claims import SETTLE_ONLY, ClaimPart, Nack, Outcomes
 from rmq._model.batches import EncodedMessage
 from rmq._model.replies import Claimed, ClaimReply, ExtendReply, SettleReply
 from rmq._model.scores import ages_for
-from rmq._model.whereabouts import Place
 from rmq._transport import refusals
 from rmq.errors import (
     BacklogFullError,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from rmq import Failure, HandlerTimes, ListenerInfo, Minute, RunningHandler, Topic, TopicType, WorkerInfo
 from rmq._admin.calls.dead import dead_message
+from rmq._admin.messages import read_failure
 from rmq._model.schema import SCHEMA_VERSION
-from rmq._model.whereabouts import read_failure
 from rmq._transport.call import Call
 from rmq._transport.refusals import parsed
 from rmq.errors import InvalidValueError, ScriptFailedError, UnreadableDocumentError

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Merge, PeekedMessage, Topic, TopicType
+from rmq._admin.messages import told
 from rmq._model.records import HEAD_BYTES, Record, framed, wanting, wrap, write_record
 from rmq._model.times import moment_of
-from rmq._model.whereabouts import told
 
 PLAIN = Topic("t", TopicType.PRIORITY)
 MERGING = Topic("t", TopicType.PRIORITY, merge=Merge())

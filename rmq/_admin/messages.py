@@ -1,4 +1,4 @@
-"""Results of inspection as frozen values, and the parsing of the failures and sends that scripts store. Pure."""
+"""Messages as operators see them, and what the scores, records and failures mean that scripts store of them. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, cast
 
+from rmq._model.entries import fields_of
 from rmq._model.records import BODIES, ITEMS, read_record, unwrap
 from rmq._model.scores import STAMP, ages_for, lease_end_ms, retries_left_of, second_of
 from rmq._model.times import moment_of
@@ -121,23 +122,6 @@ class PeekedMessage(_InSlot):
     def lease_left_ms(self) -> int:
         """Time until the lease expires, ms; 0 if it has expired or the message is not in flight."""
         return max(0, (self.due_ms or 0) - self.now_ms) if self.place == "prepare" else 0
-
-
-def meaning_of(topic: Topic, place: Place, score: int) -> tuple[int | None, int | None]:
-    """Return the time in a score (see `PeekedMessage.due_ms`) and the retries left."""
-    if place == "prepare":
-        return lease_end_ms(score, topic.lease_ms), min(retries_left_of(score), topic.max_retries)
-    if place == "retry":
-        return second_of(score) * 1000, min(retries_left_of(score), topic.max_retries)
-    if score <= topic.max_retries:
-        return None, max(0, score - 1)
-    return (score if topic.type.timed else None), None
-
-
-def priority_of(topic: Topic, place: AnyPlace, score: int) -> int | None:
-    """Return the priority in a score; see `PeekedMessage.priority`."""
-    ranked = topic.type is TopicType.PRIORITY and place == "store" and score > topic.max_retries
-    return ages_for(topic.max_priority).priority_of(score) if ranked else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,6 +366,30 @@ class DeadMessage(_InSlot):
     history: tuple[Attempt, ...] = field(default=(), kw_only=True)
 
 
+@dataclass(frozen=True, slots=True)
+class DeadEntry(DeadMessage):
+    """An entry that is dead in a group; `flat` has its fields as they were in Redis.
+
+    Examples:
+        >>> clicks = Topic("clicks", TopicType.STREAM)
+        >>> consumer = client.consumer(clicks, group="billing", start="all")
+        >>> _ = client.producer(clicks).send(StreamMessage("page:1"))
+        >>> [delivery.bury("no such page") for delivery in consumer.poll(timeout=5)]
+        [True]
+        >>> [entry.error_message for entry in client.stream(clicks).dead("billing").list()]
+        ['no such page']
+    """
+
+    id: str = ""
+    group: str = ""
+    flat: tuple[bytes, ...] = ()
+
+    @property
+    def fields(self) -> dict[str, bytes]:
+        """Its fields by name."""
+        return fields_of(self.flat)
+
+
 def read_failure(data: bytes | None, unknown_ms: int = 0) -> tuple[Failure, int]:
     """Parse the record of a failure; return the failure and the number of deliveries, 0 if that is unknown.
 
@@ -435,6 +443,23 @@ def _whole(value: object, otherwise: int) -> int:
     except (ValueError, OverflowError):
         return otherwise
     return number if 0 <= number < _MOST_WHOLE else otherwise
+
+
+def meaning_of(topic: Topic, place: Place, score: int) -> tuple[int | None, int | None]:
+    """Return the time in a score (see `PeekedMessage.due_ms`) and the retries left."""
+    if place == "prepare":
+        return lease_end_ms(score, topic.lease_ms), min(retries_left_of(score), topic.max_retries)
+    if place == "retry":
+        return second_of(score) * 1000, min(retries_left_of(score), topic.max_retries)
+    if score <= topic.max_retries:
+        return None, max(0, score - 1)
+    return (score if topic.type.timed else None), None
+
+
+def priority_of(topic: Topic, place: AnyPlace, score: int) -> int | None:
+    """Return the priority in a score; see `PeekedMessage.priority`."""
+    ranked = topic.type is TopicType.PRIORITY and place == "store" and score > topic.max_retries
+    return ages_for(topic.max_priority).priority_of(score) if ranked else None
 
 
 def told(topic: Topic, stored: bytes | None) -> tuple[bytes | None, dict[str, Any]]:
