@@ -1,1 +1,1 @@
-"""Inspection, search, control, dead letters, history and streams."""
+"""What operators see and do: figures, search, control, dead letters, history and streams."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from rmq._broker.audit import Audit
 from rmq._broker.keys import RECURRING_TOPIC, TOPICS_KEY
 from rmq._broker.registry import Registry, check_same, differences, read_definition
 from rmq._io.reports import MOST_TOLD, reporter
@@ -30,9 +29,6 @@ WARN_EVERY_S = 60.0
 
 LOOKED_AT = 50
 """Maximum number of topics in one such check; a client with more topics checks them in turn."""
-
-MOST_DETAIL = 1_000
-"""Maximum length of a change in the audit, characters: a retry policy may have thousands of steps."""
 
 _warned: set[tuple[str, str]] = set()
 """Topics, and those of their settings that are ignored in this process: each pair is logged once."""
@@ -161,17 +157,8 @@ class KnownTopics(Registry):
         return resolved
 
     def update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
-        """Replace a definition by a function of the registered one, with audit lines. Raises as `Registry.update`."""
-        registered = self.get(name)
-        changed_to = change(registered)
-        if changed_to == registered:  # a try before may still have to be confirmed
-            changed = super().update(name, change)
-        else:
-            detail = "; ".join(each.worded("now") for each in differences(registered, changed_to))[:MOST_DETAIL]
-            audit = Audit(self._connections, registered, None)
-            with audit.step("change topic", detail) as note:
-                changed = super().update(name, change)
-                note("done")
+        """Replace a definition by a function of the registered one. Raises as `Registry.update`."""
+        changed = super().update(name, change)
         self._known.clear()
         if changed.name in self._used:
             self._used[changed.name] = changed, b""

@@ -10,6 +10,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, NamedTuple, cast
 
+from rmq._broker.audit import Audit
 from rmq._broker.binding import SAFE_AGAIN, BoundScript
 from rmq._broker.deletion import TOMBSTONES, Deletion, clear_slot
 from rmq._broker.keys import TOPICS_KEY, rate_key
@@ -48,6 +49,9 @@ READ_AT_ONCE = 100
 
 MOST_TRIES = 100
 """Maximum number of attempts of a change, which starts again if another client changed the definition meanwhile."""
+
+MOST_DETAIL = 1_000
+"""Maximum length of a change in the audit, characters: a retry policy may have thousands of steps."""
 
 UNCONFIRMED = "unconfirmed"
 """Field of a document that replicas, or the disk, have yet to confirm: a client that needs this confirms it first."""
@@ -272,24 +276,29 @@ class Registry:
         return self.update(topic.name, put)
 
     def update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
-        """Replace a definition by a function of the registered one; raises as `change`.
+        """Replace a definition by a function of the registered one, with audit lines; raises as `change`.
 
         Args:
             name: The topic's name.
             change: Returns the new definition for the registered one. It is called again if another client was faster.
         """
+        self.get(name)
         for _ in range(MOST_TRIES):
             stored = self._existing(name)
             registered, changed_to = stored.topic, change(stored.topic)
             check_same(registered, changed_to)
-            fixed = [each.setting for each in differences(registered, changed_to) if each.fixed]
-            if fixed:
+            changes = differences(registered, changed_to)
+            if fixed := [each.setting for each in changes if each.fixed]:
                 raise TopicMismatchError(f"{fixed[0]} of topic {name} is {UNCHANGEABLE[fixed[0]]}", topic=name)
             document = stored.document.amended(registered.to_fields(), changed_to.to_fields())
-            # the same once more only so that it is confirmed: a try before may have lost its reply
-            text = stored.text if changed_to == registered else document.to_json().encode()
-            skipped = changed_to == registered and not self._connections.confirms
-            if not skipped and not self._define(changed_to, stored.text, text, durable=True):
+            if changes:
+                detail = "; ".join(each.worded("now") for each in changes)[:MOST_DETAIL]
+                with Audit(self._connections, registered, None).step("change topic", detail) as note:
+                    done = self._define(changed_to, stored.text, document.to_json().encode(), durable=True)
+                    note("done" if done else "another client was faster")
+            else:  # the same once more only so that it is confirmed: a try before may have lost its reply
+                done = not self._connections.confirms or self._define(registered, stored.text, stored.text, True)
+            if not done:
                 continue
             if registered.max_rate or changed_to.max_rate:  # also where an earlier change broke off before this
                 self._set_rate(name)
