@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from inspect import signature
 from typing import Any, TypeGuard, TypeVar, cast
@@ -77,6 +77,8 @@ def _json_of(value: Any) -> Any:
     match value:
         case timedelta():
             return value // _UNITS["ms"]
+        case datetime():
+            return value.isoformat()
         case Enum():
             return value.value
         case tuple():

@@ -26,7 +26,7 @@ from rmq._model.display import brief
 from rmq._model.encoding import Encoder
 from rmq._model.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage, StreamMessage
 from rmq._model.schema import new_document, read_document
-from rmq._model.settings import check_flag
+from rmq._model.settings import check_flag, json_of, settings_of
 from rmq._model.times import Duration, Instant, duration_ms, duration_text, instant_ms, moment_at, moment_of
 from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidMessageError, InvalidValueError, PayloadError, UnreadableDocumentError
@@ -55,9 +55,6 @@ RECURRING = Topic(
 
 REMOVED = b"removed"
 """Body of a schedule that was removed while a worker had it in flight; the worker that gets it next acks it."""
-
-_PLAIN = ("body", "priority", "cron", "tz", "catch_up")
-"""Fields of a schedule that are stored as they are."""
 
 NAME_RULE = "1 to 128 characters of A-Z a-z 0-9 . _ : -"
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
@@ -282,17 +279,11 @@ class Schedule:
 
     def to_fields(self) -> dict[str, Any]:
         """Return what is sent and when as JSON values; without the time at which the schedule was put."""
-        every = self.every // timedelta(milliseconds=1) if isinstance(self.every, timedelta) else None
-        fields = {
-            **{name: getattr(self, name) for name in _PLAIN},
-            "topic": self.topic_name,
-            "content": self.content,
-            "every_ms": every,
-            "start": None if self.start is None else self.start.isoformat(),
-            "until": None if self.until is None else self.until.isoformat(),
-            "schedule_version": self.version,
-        }
-        return {name: value for name, value in fields.items() if value is not None}
+        stored = json_of(self) | {"topic": self.topic_name}
+        del stored["name"]
+        if self.version is not None:  # a document has a version, too
+            stored["schedule_version"] = stored.pop("version")
+        return stored
 
     def to_json(self) -> str:
         """Return the body under which the schedule is stored."""
@@ -309,13 +300,9 @@ def read_schedule(name: bytes, body: bytes | None) -> Schedule:
     what = f"schedule {name!r:.140}"
     values = read_document(body or b"", what).fields
     try:
-        given: dict[str, Any] = {each: values[each] for each in _PLAIN if each in values}
-        given |= {each: datetime.fromisoformat(values[each]) for each in ("start", "until") if each in values}
-        given["version"] = values.get("schedule_version")
-        if "every_ms" in values:
-            given["every"] = timedelta(milliseconds=values["every_ms"])
-        schedule = Schedule(name.decode(), values["topic"], values["content"], **given)
-        return schedule.put_at(int(values["since_ms"]))
+        moments = {each: datetime.fromisoformat(values[each]) for each in ("start", "until") if each in values}
+        given = {"name": name.decode(), "version": values.get("schedule_version"), **moments}
+        return settings_of(Schedule, {**values, **given}).put_at(int(values["since_ms"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UnreadableDocumentError(f"{what} cannot be read: {type(error).__name__}: {error!s:.300}") from None
 
