@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -126,16 +126,10 @@ def delete_slot(topic: Topic, slot: int, deletion: str, groups: Sequence[str], *
         groups: Names of the groups of a stream.
         force: Whether to drop what the slot holds.
     """
-    keys = slot_keys(topic.name, slot)
-    others = [keys.sizes]
-    if topic.type is not TopicType.STREAM:
-        others = [keys.prepare, keys.retry, keys.dead, keys.body, keys.error, keys.reason, keys.dead_body, keys.born]
-        others += [keys.held, keys.marks, keys.cool]
-    if slot:  # the audit of slot 0 stays: it says who has deleted the topic
-        others.append(keys.audit)
+    kept = ("store", "meta", "wake") if slot else ("store", "meta", "wake", "audit")  # it says who deletes the topic
+    others = [key for name, key in asdict(slot_keys(topic.name, slot)).items() if name not in kept]
     for group in groups:
-        own = group_keys(topic.name, slot, group)
-        others += [own.group, own.retry, own.dead, own.error, own.reason, own.dead_body]
+        others += astuple(group_keys(topic.name, slot, group))[3:]  # before them are those of the slot
     return _call(topic, slot, others, deletion, "drop" if force else "ask", groups)
 
 
