@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +11,7 @@ from rmq._broker.keys import spark_queries_key
 from rmq._io.reports import PassedOver
 from rmq._model.display import shown
 from rmq._model.schema import new_document, read_document
+from rmq._model.workers import read_report
 from rmq._transport.call import plain
 from rmq._transport.connections import Connections
 from rmq.errors import UnreadableDocumentError
@@ -99,28 +99,9 @@ class SparkQuery:
         try:
             if role not in ROLES:
                 raise ValueError(f"role is {role!r:.50}; it must be source, sink or write")
-            totals = {str(event): int(number) for event, number in value["totals"].items()}
-            behind, lease_left_s = value.get("behind"), value.get("lease_left_s")
-            return cls(
-                role,
-                name,
-                int(value["batch"]),
-                int(value["seen_ms"]),
-                now_ms,
-                totals,
-                _seconds(value["redis_s"]),
-                None if behind is None else int(behind),
-                None if lease_left_s is None else _seconds(lease_left_s),
-            )
+            return read_report(cls, {**value, "role": role, "name": name, "now_ms": now_ms})
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise UnreadableDocumentError(f"{what} cannot be read: {type(error).__name__}: {error!s:.200}") from None
-
-
-def _seconds(value: Any) -> float:
-    seconds = float(value)
-    if not math.isfinite(seconds):
-        raise ValueError(f"a duration is {seconds} s; it must be finite")
-    return seconds
 
 
 class SparkQueries:

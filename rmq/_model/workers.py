@@ -298,7 +298,7 @@ class WorkerInfo:
         """
         value = read_document(text, f"the report of worker {name}").fields
         try:
-            worker: WorkerInfo = _read(cls, {**value, "name": name, "seen_ms": seen_ms, "now_ms": now_ms})
+            worker: WorkerInfo = read_report(cls, {**value, "name": name, "seen_ms": seen_ms, "now_ms": now_ms})
             if not 0 < worker.beat_s <= MOST_BEAT_S:
                 raise ValueError(f"beat_s is {worker.beat_s:g}; it must be above 0 and at most {MOST_BEAT_S:g}")
             return worker
@@ -330,11 +330,11 @@ def from_ranges(text: str) -> tuple[int, ...]:
     return tuple(slots)
 
 
-def _rate(value: Any) -> float:
-    rate = float(value)
-    if not math.isfinite(rate):
-        raise ValueError(f"rate is {rate}; it must be finite")
-    return rate
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"a number is {number}; it must be finite")
+    return number
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
@@ -342,21 +342,23 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "str | None": lambda value: None if value is None else str(value),
     "int": int,
     "int | None": lambda value: None if value is None else int(value),
-    "float": _rate,
+    "float": _finite,
+    "float | None": lambda value: None if value is None else _finite(value),
+    "Mapping[str, int]": lambda value: {str(name): int(number) for name, number in value.items()},
     "bool": bool,
     "tuple[int, ...]": from_ranges,
     "HandlerTimes": HandlerTimes.from_json,
-    "tuple[ListenerInfo, ...]": lambda value: tuple(_read(ListenerInfo, each) for each in value),
+    "tuple[ListenerInfo, ...]": lambda value: tuple(read_report(ListenerInfo, each) for each in value),
     "tuple[RunningHandler, ...]": lambda value: tuple(map(_running, value[:MOST_RUNNING])),
 }
 """Type of a reported figure -> the function that reads it."""
 
 
 def _running(value: Mapping[str, Any]) -> RunningHandler:
-    return _read(RunningHandler, {**value, "content": str(value["content"])[:MOST_CONTENT]})
+    return read_report(RunningHandler, {**value, "content": str(value["content"])[:MOST_CONTENT]})
 
 
-def _read(kind: Any, value: Mapping[str, Any]) -> Any:
-    """Return a part of a report; figures that were added later may be missing."""
+def read_report(kind: Any, value: Mapping[str, Any]) -> Any:
+    """Return a report, or a part of one; figures that were added later may be missing. Raises as `int` and `float`."""
     known = [each for each in fields(kind) if each.name in value]
     return kind(**{each.name: _READERS[str(each.type)](value[each.name]) for each in known})
