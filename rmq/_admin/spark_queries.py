@@ -10,7 +10,7 @@ from typing import Any
 from rmq._broker.keys import spark_queries_key
 from rmq._io.reports import PassedOver
 from rmq._model.display import shown
-from rmq._model.schema import new_document, read_document
+from rmq._model.schema import new_document, reading
 from rmq._model.workers import read_report
 from rmq._transport.call import plain
 from rmq._transport.connections import Connections
@@ -94,14 +94,10 @@ class SparkQuery:
         Raises:
             UnreadableDocumentError: It was written for newer versions of RMQ, or is not the report of a query.
         """
-        what = f"the report of Spark's {role} {name}"
-        value = read_document(text, what).fields
-        try:
+        with reading(text, f"the report of Spark's {role} {name}") as value:
             if role not in ROLES:
                 raise ValueError(f"role is {role!r:.50}; it must be source, sink or write")
             return read_report(cls, {**value, "role": role, "name": name, "now_ms": now_ms})
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise UnreadableDocumentError(f"{what} cannot be read: {type(error).__name__}: {error!s:.200}") from None
 
 
 class SparkQueries:

@@ -8,7 +8,8 @@ document anew. Any other reader ignores that document only, and logs it once.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -106,3 +107,17 @@ def read_document(data: str | bytes, what: str, reader: int = SCHEMA_VERSION) ->
             min_reader=min_reader,
         )
     return Document(fields, version, min_reader)
+
+
+@contextmanager
+def reading(data: str | bytes, what: str) -> Generator[Mapping[str, Any]]:
+    """Parse a stored document for a block that reads its fields; an error of the block means that it cannot be read.
+
+    Raises:
+        UnreadableDocumentError: As `read_document`, or a field is missing or has a value that the block refuses.
+    """
+    fields = read_document(data, what).fields
+    try:
+        yield fields
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise UnreadableDocumentError(f"{what} cannot be read: {type(error).__name__}: {error!s:.200}") from None

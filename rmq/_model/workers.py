@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rmq._model.display import shown
-from rmq._model.schema import new_document, read_document
+from rmq._model.schema import new_document, reading
 from rmq._model.topics import MAX_SLOTS
-from rmq.errors import UnreadableDocumentError
 
 BUCKETS = 160
 """Number of classes of durations: four per doubling, from 1 µs to two weeks."""
@@ -296,16 +295,11 @@ class WorkerInfo:
         Raises:
             UnreadableDocumentError: The document is for newer versions of RMQ only, or is not a worker's report.
         """
-        value = read_document(text, f"the report of worker {name}").fields
-        try:
+        with reading(text, f"the report of worker {name}") as value:
             worker: WorkerInfo = read_report(cls, {**value, "name": name, "seen_ms": seen_ms, "now_ms": now_ms})
             if not 0 < worker.beat_s <= MOST_BEAT_S:
                 raise ValueError(f"beat_s is {worker.beat_s:g}; it must be above 0 and at most {MOST_BEAT_S:g}")
             return worker
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise UnreadableDocumentError(
-                f"the report of worker {name} cannot be read: {type(error).__name__}: {error!s:.200}"
-            ) from None
 
 
 def as_ranges(slots: Collection[int]) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from rmq._model.schema import new_document, read_document
+from rmq._model.schema import new_document, read_document, reading
 from rmq._ownership.values import SlotKey
 from rmq.errors import UnreadableDocumentError
 
@@ -79,14 +79,11 @@ class WorkerDocument:
         Raises:
             UnreadableDocumentError: The data was written for newer versions, or is not that of a worker's node.
         """
-        fields = read_document(data, "a worker's node").fields
-        try:
+        with reading(data, "a worker's node") as fields:
             topics = {str(name): int(slots) for name, slots in fields["topics"].items()}
             weight, host, pid = max(1, int(fields["weight"])), str(fields["host"]), int(fields["pid"])
             room = None if fields["room"] is None else int(fields["room"])
             return cls(topics, weight, host, pid, room, str(fields["redis"]))
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise UnreadableDocumentError(f"a worker's node cannot be read: {error!r:.200}") from None
 
 
 def slots_from_definition(data: bytes) -> int:

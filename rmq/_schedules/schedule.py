@@ -25,11 +25,11 @@ from rmq._broker.keys import RECURRING_TOPIC
 from rmq._model.display import brief
 from rmq._model.encoding import Encoder
 from rmq._model.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage, StreamMessage
-from rmq._model.schema import new_document, read_document
+from rmq._model.schema import new_document, reading
 from rmq._model.settings import check_flag, json_of, settings_of
 from rmq._model.times import Duration, Instant, duration_ms, duration_text, instant_ms, moment_at, moment_of
 from rmq._model.topics import Topic, TopicType
-from rmq.errors import InvalidMessageError, InvalidValueError, PayloadError, UnreadableDocumentError
+from rmq.errors import InvalidMessageError, InvalidValueError, PayloadError
 
 MAX_SCHEDULES = 10_000
 MAX_SPEC_BYTES = 4_096
@@ -297,14 +297,10 @@ def read_schedule(name: bytes, body: bytes | None) -> Schedule:
     Raises:
         UnreadableDocumentError: The body is for newer versions of RMQ only, or is not that of a schedule.
     """
-    what = f"schedule {name!r:.140}"
-    values = read_document(body or b"", what).fields
-    try:
+    with reading(body or b"", f"schedule {name!r:.140}") as values:
         moments = {each: datetime.fromisoformat(values[each]) for each in ("start", "until") if each in values}
         given = {"name": name.decode(), "version": values.get("schedule_version"), **moments}
         return settings_of(Schedule, {**values, **given}).put_at(int(values["since_ms"]))
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UnreadableDocumentError(f"{what} cannot be read: {type(error).__name__}: {error!s:.300}") from None
 
 
 class Runs(NamedTuple):

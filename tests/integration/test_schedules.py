@@ -44,7 +44,6 @@ from rmq import (
 from rmq._admin.calls import viewing
 from rmq._broker.keys import SCHEDULE_RUNS_KEY
 from rmq._model.schema import read_document
-from rmq._schedules import schedule as schedules
 from rmq._schedules.schedule import MAX_SCHEDULES, RECURRING, read_schedule
 from rmq.testing import Clock, Server, run_schedules, run_until_empty, sent
 from tests.support.waiting import wait_until
@@ -768,7 +767,7 @@ def test_an_older_worker_leaves_a_schedule_to_newer_ones(
             run_schedules(rmq)
         clock.advance("61s")
         with monkeypatch.context() as newer:
-            newer.setattr(schedules, "read_document", partial(read_document, reader=99))
+            newer.setattr("rmq._model.schema.read_document", partial(read_document, reader=99))
             run_schedules(rmq)
         found += acknowledge(rmq, clock)
         read_schedule.cache_clear()
