@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable
 from typing import Any, Self
@@ -11,18 +10,17 @@ from rmq._admin.calls.dead import Turn, Untold
 from rmq._io.backend import Background
 from rmq._io.reports import Sparing, reporter
 from rmq._model.handlers import refuse_unfinished
+from rmq._model.settings import check_name
 from rmq._model.times import check_day
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections, call_slots
-from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
+from rmq.errors import RedisUnavailableError, RmqError
 
 log = reporter("rmq.notices")
 
 Tell = Callable[[list[Any]], object]
 """Function that is called with dead messages: a list of `DeadMessage`, or on a stream topic of `DeadEntry`."""
-
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 AT_ONCE = 100
 """Maximum number of dead messages in one call of the function."""
@@ -41,13 +39,6 @@ PATIENCE_S = 10.0
 
 class _NotifyFailedError(Exception):
     """The function raised; its error is the cause."""
-
-
-def checked_name(name: str) -> str:
-    """Return the name of a receiver of notices; raise `InvalidValueError` if it breaks the rule."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidValueError(f"name is {name!r}; it must be 1 to 64 characters of A-Z a-z 0-9 . _ -")
-    return name
 
 
 BuildUnnotified = Callable[[int, Turn, int], Call[Untold[Any]]]
@@ -69,10 +60,11 @@ class DeadNotifier(Background):
         self, connections: Connections, topic: Topic, build: BuildUnnotified, tell: Tell, *, name: str, every_s: float
     ) -> None:
         check_day("every_s", every_s, 0.01)
+        check_name("name", name, most=64)
         super().__init__(connections.runtime, f"rmq-dead-{topic.name}")
         self._connections, self._build, self._tell = connections, build, tell
         self._about, self._every_s = topic.name, every_s
-        turn = Turn(checked_name(name), uuid.uuid4().hex, int((HOLD_S + every_s) * 1_000))
+        turn = Turn(name, uuid.uuid4().hex, int((HOLD_S + every_s) * 1_000))
         self._turns = dict.fromkeys(range(topic.slots), turn)
         self._first = 0
         self._stopping = connections.runtime.event()

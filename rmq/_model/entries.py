@@ -12,8 +12,9 @@ from typing import cast
 from rmq._model.deliveries import Delivery
 from rmq._model.messages import BODY, CONTENT
 from rmq._model.replies import ClaimedRows, Flat, StreamClaimed
+from rmq._model.settings import check_name
 from rmq._model.times import epoch_number_ms, instant_ms
-from rmq._model.topics import Topic, TopicType, is_name
+from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT
 from rmq.errors import InvalidValueError
 
@@ -30,7 +31,6 @@ _OWN = 10**9
 """Claim scores from here on are stamp x 1000 + 1: the claim holds its entries under a name of its own. Lower ones are
 the number of the delivery."""
 
-_NAME = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 _ID = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
 _LAST = 2**64 - 1
 
@@ -56,15 +56,13 @@ Position = str | int | datetime
 
 def checked_group(name: str) -> str:
     """Return a group's name; raises `InvalidValueError` if it is invalid."""
-    if not is_name(name):
-        raise InvalidValueError(f"group is {name!r}; it must be 1 to 128 characters of A-Z a-z 0-9 . _ -")
+    check_name("group", name)
     return name
 
 
 def checked_consumer(name: str) -> str:
     """Return a consumer's name; raises `InvalidValueError` if it is invalid."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidValueError(f"consumer name is {name!r}; it must be 1 to 128 characters of A-Z a-z 0-9 . _ : @ -")
+    check_name("consumer name", name, ":@")
     return name
 
 

@@ -8,6 +8,7 @@ other for every such class, so that a new setting needs no code of its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -36,6 +37,13 @@ def check_flag(what: str, value: object) -> None:
     """Raise `InvalidValueError` unless the value is True or False."""
     if type(value) is not bool:
         raise InvalidValueError(f"{what} is {brief(value)}; it must be True or False")
+
+
+def check_name(what: str, value: object, extra: str = "", most: int = 128) -> None:
+    """Raise `InvalidValueError` unless the value is a name of ASCII letters, digits, `.`, `_`, `-` and `extra`."""
+    if not isinstance(value, str) or not re.fullmatch(rf"[A-Za-z0-9._{extra}-]{{1,{most}}}", value):
+        characters = " ".join(("A-Z a-z 0-9 . _", *extra, "-"))
+        raise InvalidValueError(f"{what} is {brief(value)}; it must be 1 to {most} characters of {characters}")
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

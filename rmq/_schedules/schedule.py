@@ -9,7 +9,6 @@ sent, which is kept beside the topic, or from the time at which the schedule was
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -26,7 +25,7 @@ from rmq._model.display import brief
 from rmq._model.encoding import Encoder
 from rmq._model.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage, StreamMessage
 from rmq._model.schema import new_document, reading
-from rmq._model.settings import check_flag, json_of, settings_of
+from rmq._model.settings import check_flag, check_name, json_of, settings_of
 from rmq._model.times import Duration, Instant, duration_ms, duration_text, instant_ms, moment_at, moment_of
 from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidMessageError, InvalidValueError, PayloadError
@@ -56,14 +55,10 @@ RECURRING = Topic(
 REMOVED = b"removed"
 """Body of a schedule that was removed while a worker had it in flight; the worker that gets it next acks it."""
 
-NAME_RULE = "1 to 128 characters of A-Z a-z 0-9 . _ : -"
-_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
-
 
 def check_schedule_name(name: str) -> None:
     """Raise `InvalidValueError` unless a name is one of a schedule."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidValueError(f"name of a schedule is {brief(name)}; it must be {NAME_RULE}")
+    check_name("name of a schedule", name, ":")
 
 
 class SchedulePut(Enum):
