@@ -19,15 +19,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 CEILINGS = {
-    "rmq/_admin": 1_685,
-    "rmq/_broker": 2_060,
+    "rmq/_admin": 2_420,
+    "rmq/_broker": 1_670,
     "rmq/_claiming": 2_220,
     "rmq/_io": 630,
     "rmq/_listening": 2_335,
-    "rmq/_model": 3_900,
+    "rmq/_model": 3_505,
     "rmq/_ownership": 2_460,
-    "rmq/_processes": 1_790,
-    "rmq/_schedules": 530,
+    "rmq/_processes": 1_810,
+    "rmq/_schedules": 510,
     "rmq/_sending": 630,
     "rmq/_transport": 2_700,
     "rmq/adapters": 347,
@@ -44,7 +44,7 @@ CEILINGS = {
     "rmq/*.py": 810,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_750,
+    "tests": 79_760,
     "benchmarks": 6_920,
 }
 """Most lines of code of a package; one that is not listed may have none."""
