@@ -410,12 +410,13 @@ Places = Sequence[tuple[ClaimPlanner, int]]
 """Slots of one topic or several, each with its planner."""
 
 
-def look(connections: Connections, places: Places) -> None:
+def look(connections: Connections, places: Places, deadline_s: float | None = None) -> None:
     """Read the due times of slots, up to `LOOK_SLOTS` in a call of each script; in a cluster with one call per slot.
 
     Args:
         connections: The connections to the servers of the topics.
         places: The slots; those of one topic are adjacent.
+        deadline_s: In a cluster, how long to try again, in seconds; the client's deadline by default.
 
     Raises:
         RedisUnavailableError: Redis did not answer until the deadline. In a cluster, no server answered.
@@ -423,15 +424,15 @@ def look(connections: Connections, places: Places) -> None:
     """
     failed: list[RmqError] = []
     for first in range(0, len(places), LOOK_SLOTS):
-        failed += _look(connections, places[first : first + LOOK_SLOTS])
+        failed += _look(connections, places[first : first + LOOK_SLOTS], deadline_s)
     if failed:
         raise failed[0]
 
 
-def _look(connections: Connections, places: Places) -> list[RmqError]:
+def _look(connections: Connections, places: Places, deadline_s: float | None) -> list[RmqError]:
     """Read the due times of slots; return the errors."""
     if connections.multi_node:
-        return _look_one_by_one(connections, places)
+        return _look_one_by_one(connections, places, deadline_s)
     try:
         by_script: dict[str, list[tuple[ClaimPlanner, list[int], Call[tuple[int, list[int]]]]]] = {}
         for planner, group in groupby(places, key=itemgetter(0)):
@@ -447,12 +448,12 @@ def _look(connections: Connections, places: Places) -> list[RmqError]:
     except ScriptFailedError:  # one broken slot must not hide the others
         topics = [list(group) for _, group in groupby(places, key=itemgetter(0))]
         if len(topics) == 1:
-            return _look_one_by_one(connections, places)
-        return [error for each in topics for error in _look(connections, each)]
+            return _look_one_by_one(connections, places, deadline_s)
+        return [error for each in topics for error in _look(connections, each, deadline_s)]
     return []
 
 
-def _look_one_by_one(connections: Connections, places: Places) -> list[RmqError]:
+def _look_one_by_one(connections: Connections, places: Places, deadline_s: float | None) -> list[RmqError]:
     """Read the due times of slots with one call each; return the errors if no node answers.
 
     Slots of an unresponsive node are omitted until it answers.
@@ -465,7 +466,7 @@ def _look_one_by_one(connections: Connections, places: Places) -> list[RmqError]
         places = answering
     asked_s = monotonic_s()
     calls = [planner.broker.look_call([slot]) for planner, slot in places]
-    answers: list[Any] = connections.run_many(calls, PATIENCE_S)
+    answers: list[Any] = connections.run_many(calls, PATIENCE_S, deadline_s)
     for (planner, slot), answer in zip(places, answers, strict=True):
         if isinstance(answer, RmqError):
             failed.append(answer)

@@ -15,6 +15,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from rmq._claiming.claim_planner import LOOK_SLOTS, ROTATED_SLOTS, ClaimPlanner, look
+from rmq._claiming.rounds import PATIENCE_S
 from rmq._claiming.wakeups import Wakeups, WakeupSubscriber
 from rmq._io.backend import Background
 from rmq._io.reports import Sparing, reporter
@@ -188,7 +189,7 @@ class SlotPoller:
                 each.planner.missed = False
                 if not self._saves(each):  # else a hint tells when the limit matters
                     each.planner.rate_limiter.refresh()
-            look(self._connections, places)
+            look(self._connections, places, PATIENCE_S)  # the hints of other topics wait meanwhile
         finally:
             for each in turns:
                 self._note(each)

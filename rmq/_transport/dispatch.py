@@ -118,19 +118,22 @@ class Dispatch:
             since_s: Time at which the caller began to wait, on the clock of `monotonic_s`.
             patience_s: Once some calls have a result, stop after this time without data: calls that are to be sent
                 again fail, and so do those in flight. By default at the timeouts of the client.
-            leave: Stop even if no call has a result, and keep the calls in flight: their replies may come later.
+            leave: Stop even if no call has a result, and keep the calls in flight and those that wait to be sent again,
+                such as calls on a hash slot that moves: their replies may come later.
             alone: Wait for all replies of a request if no other one is in flight: nothing else has to be waited for.
         """
         exchange = self._exchange
         self._receive(alone=alone and len(self._in_flight) == 1)
         if exchange.done:
             return True
-        over_s = since_s + patience_s if patience_s is not None and exchange.partly_done else None
+        over_s = since_s + patience_s if patience_s is not None and (leave or exchange.partly_done) else None
         if patience_s is not None and (leave or exchange.partly_done) and self._is_silent(since_s, patience_s):
             self._break_off(patience_s, leave)
             return True
         if exchange.open and self._stalled:
-            self._repeat_in_time(over_s)
+            if leave and over_s is not None and monotonic_s() >= over_s:
+                return True
+            self._repeat_in_time(None if leave else over_s)
         return exchange.done
 
     def wait_s(self) -> float:

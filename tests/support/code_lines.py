@@ -29,7 +29,7 @@ CEILINGS = {
     "rmq/_processes": 1_810,
     "rmq/_schedules": 510,
     "rmq/_sending": 630,
-    "rmq/_transport": 2_700,
+    "rmq/_transport": 2_702,
     "rmq/adapters": 347,
     "rmq/aio": 1_650,
     "rmq/cli": 3_395,
@@ -44,7 +44,7 @@ CEILINGS = {
     "rmq/*.py": 810,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_760,
+    "tests": 79_790,
     "benchmarks": 6_920,
 }
 """Most lines of code of a package; one that is not listed may have none."""

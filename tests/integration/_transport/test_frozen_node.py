@@ -115,6 +115,36 @@ def test_handlers_of_the_healthy_node_go_on(cluster: RedisClusterServers, side: 
         client.stop(10.0)
 
 
+@pytest.mark.parametrize("side", SIDES, indirect=True)
+def test_the_work_on_the_healthy_node_goes_on_beside_one_that_refuses_connections(side: Side) -> None:
+    """Claims on its slots alone are tried again until the deadline: the others' messages do not wait for that."""
+    with RedisClusterServers(2) as cluster:
+        halves = Halves(cluster, lease_s=60.0)
+        handled: list[str] = []
+        gone = threading.Event()
+        with side.client(cluster.url, deadline_s=120.0) as client:
+            producer = client.producer(halves.topic)
+
+            @client.listener(halves.topic)
+            def handle(delivery: Delivery) -> None:
+                handled.append(delivery.text)
+                gone.wait(60)
+
+            client.start()
+            producer.send_many(halves.messages(halves.healthy, 1))
+            wait_until(lambda: handled)
+            producer.send_many(halves.messages(halves.frozen, 8))  # due, and never claimed
+            halves.victim.kill()
+            gone.set()
+            end_s = time.monotonic() + 2.0
+            while time.monotonic() < end_s:
+                before = len(handled)
+                producer.send_many(halves.messages(halves.healthy[:1], 1, str(before)))
+                wait_until(lambda before=before: len(handled) > before, message="work on the healthy node")
+                time.sleep(0.05)  # in which no message is due there
+            client.stop(0.0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("side", SIDES, indirect=True)
 def test_what_a_frozen_node_does_not_take_back_keeps_nobody_from_the_healthy_one(
