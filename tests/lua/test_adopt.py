@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rmq import Adoption, Owner, TopicType
@@ -20,7 +22,7 @@ def slot(make_slot: MakeSlot) -> SlotUnderTest:
     return make_slot(TopicType.FIXED_TIME)
 
 
-def moved(slot: SlotUnderTest, from_ensemble: str, to_ensemble: str) -> control.Adopted:
+def moved(slot: SlotUnderTest, from_ensemble: str, to_ensemble: str) -> Any:
     return slot.run(control.adopt(slot.topic, 0, from_ensemble, to_ensemble))
 
 
