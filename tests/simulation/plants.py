@@ -103,7 +103,7 @@ PLANTS = (
     # replies that are lost or late
     _python(
         "a lost hint is not made up for",
-        ("rmq._listening.watcher:SlotPoller.step", "look(self._connections, places)", "pass"),
+        ("rmq._listening.watcher:SlotPoller.step", "look(self._connections, places, PATIENCE_S)", "pass"),
     ),
     _python(
         "a reply is left for the next caller",
