@@ -126,14 +126,14 @@ class Dispatch:
         self._receive(alone=alone and len(self._in_flight) == 1)
         if exchange.done:
             return True
-        over_s = since_s + patience_s if patience_s is not None and (leave or exchange.partly_done) else None
+        over_s = None if patience_s is None else since_s + patience_s
         if patience_s is not None and (leave or exchange.partly_done) and self._is_silent(since_s, patience_s):
             self._break_off(patience_s, leave)
             return True
         if exchange.open and self._stalled:
             if leave and over_s is not None and monotonic_s() >= over_s:
                 return True
-            self._repeat_in_time(None if leave else over_s)
+            self._repeat_in_time(over_s if exchange.partly_done and not leave else None)
         return exchange.done
 
     def wait_s(self) -> float:

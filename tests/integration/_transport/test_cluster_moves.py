@@ -405,3 +405,20 @@ def test_other_slots_go_on_beside_a_move_that_was_broken_off(cluster: RedisClust
         wait_until(lambda: {"first 3", "stays"} <= set(handled), message="the messages of the slot that moved")
         wait_until(lambda: stats_of(client, topic).total("acked") == 12, message="all acks")
         assert client.stop(30) == []
+
+
+def test_a_poll_returns_what_other_slots_have_beside_a_move_that_was_broken_off(cluster: RedisClusterServers) -> None:
+    topic = Topic(fresh_name(), TopicType.PRIORITY, slots=8, lease=600 * A_SECOND)
+    basis = {topic.slot_of(b"b%d" % n): f"b{n}" for n in range(200)}
+    with RmqClient(cluster.url, deadline_s=120.0) as client, client.consumer(topic) as consumer:
+        producer = client.producer(topic)
+        producer.send(PriorityMessage("stays", 100, slot_basis=basis[3]))
+        end = interrupted(cluster, topic, 3)
+        try:
+            for turn in range(3):
+                assert consumer.poll(timeout=0.5) == []  # claims from the slot that moves alone
+                producer.send(PriorityMessage(f"turn {turn}", 100, slot_basis=basis[turn]))
+                assert [delivery.text for delivery in consumer.poll(timeout=50)] == [f"turn {turn}"]
+        finally:
+            end()
+        assert [delivery.text for delivery in consumer.poll(timeout=50)] == ["stays"]
