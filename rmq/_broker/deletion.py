@@ -127,9 +127,10 @@ def delete_slot(topic: Topic, slot: int, deletion: str, groups: Sequence[str], *
         force: Whether to drop what the slot holds.
     """
     kept = ("store", "meta", "wake") if slot else ("store", "meta", "wake", "audit")  # it says who deletes the topic
-    others = [key for name, key in asdict(slot_keys(topic.name, slot)).items() if name not in kept]
+    own = asdict(slot_keys(topic.name, slot))
+    others = [key for name, key in own.items() if name not in kept]
     for group in groups:
-        others += astuple(group_keys(topic.name, slot, group))[3:]  # before them are those of the slot
+        others += [key for key in astuple(group_keys(topic.name, slot, group)) if key not in own.values()]
     return _call(topic, slot, others, deletion, "drop" if force else "ask", groups)
 
 

@@ -282,7 +282,7 @@ class Registry:
             name: The topic's name.
             change: Returns the new definition for the registered one. It is called again if another client was faster.
         """
-        self.get(name)
+        self.get(name)  # removes what an ended deletion has left, and so changes the document
         for _ in range(MOST_TRIES):
             stored = self._existing(name)
             registered, changed_to = stored.topic, change(stored.topic)
