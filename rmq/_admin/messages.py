@@ -471,7 +471,7 @@ def told(topic: Topic, stored: bytes | None) -> tuple[bytes | None, dict[str, An
     if topic.merge is None:
         return unwrap(stored)[0], {}
     record = read_record(stored)
-    return record.sent[0], {
+    return record.unwrapped[0], {
         "number": None if record.kind in BODIES | ITEMS else record.number,
         "items": record.items,
         "item_count": record.item_count,

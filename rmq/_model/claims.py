@@ -119,7 +119,7 @@ class ColumnFacts:
         stored = self._rows(lambda claim: claim.rows.bodies or [None] * len(claim))
         self._records = None if topic.merge is None else [read_record(body) for body in stored]
         if self._records is not None:
-            self.bodies = [record.sent[0] for record in self._records]
+            self.bodies = [record.unwrapped[0] for record in self._records]
         else:
             self.bodies = [
                 body if body is None or not body.startswith(TRACE_MARK) else unwrap(body)[0] for body in stored

@@ -413,7 +413,7 @@ class MergedDelivery(Delivery[PayloadT]):
             self.items = self._record.items  # pyright: ignore[reportAttributeAccessIssue, reportIncompatibleMethodOverride]
         elif name in ("body", "_sent_trace"):
             found = value_in(self._stored)
-            self.body, self._sent_trace = unwrap(found) if isinstance(found, bytes) else self._record.sent
+            self.body, self._sent_trace = unwrap(found) if isinstance(found, bytes) else self._record.unwrapped
         else:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         return getattr(self, name)

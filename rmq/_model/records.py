@@ -147,7 +147,7 @@ class Record:
         return self.number if self.kind == "N" and isinstance(self.number, int) and self.number >= 0 else None
 
     @property
-    def sent(self) -> tuple[bytes | None, str]:
+    def unwrapped(self) -> tuple[bytes | None, str]:
         """The body without its trace context, and the trace context: for a number its text, for items `None`."""
         if self.kind in BODIES:
             return unwrap(self.body)

@@ -129,8 +129,8 @@ def sends_of(bodies: Iterable[bytes | None]) -> dict[str, list[Any]]:
     """Return the additional columns of a topic with `merge=`, decoded from the record of each row, if it has one."""
     records = [read_record(body) for body in bodies]
     return {
-        "body": [record.sent[0] for record in records],
-        "trace": [record.sent[1] for record in records],
+        "body": [record.unwrapped[0] for record in records],
+        "trace": [record.unwrapped[1] for record in records],
         "merged": [record.count for record in records],
         "first_sent": [record.first_ms * 1_000 or None for record in records],
         "last_sent": [record.last_ms * 1_000 or None for record in records],

@@ -142,8 +142,8 @@ CONSUMERS: Columns[ConsumerStats] = {
 
 def _handlers(each: ListenerInfo) -> str:
     """Return the number of handlers that may run, with "pauses" or "rate" if messages are held back."""
-    number = f"{each.threads}" if each.limit is None else f"{each.limit} of {each.threads}"
-    return number + (", pauses" if each.paused_ms else "") + (", rate" if each.throttled else "")
+    allowed = f"{each.threads}" if each.limit is None else f"{each.limit} of {each.threads}"
+    return allowed + (", pauses" if each.paused_ms else "") + (", rate" if each.throttled else "")
 
 
 def _longest(each: ListenerInfo) -> str:
