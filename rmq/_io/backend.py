@@ -135,6 +135,10 @@ class Runtime(Protocol):
         """Run an action in a job that was interrupted, for a limited time."""
         ...
 
+    def cancelled(self) -> bool:
+        """Return whether the job that calls this was cancelled, also if the exception did not end it."""
+        ...
+
     def to_its_end(self, action: Callable[[], object], at_end: Callable[[], object]) -> None:
         """Call a function that others wait for: a caller that is cancelled ends, and the function goes on.
 
@@ -203,6 +207,9 @@ class Threads:
     def finish_within(self, action: Callable[[], object], longest_s: float) -> None:
         del longest_s
         action()
+
+    def cancelled(self) -> bool:
+        return False
 
     def to_its_end(self, action: Callable[[], object], at_end: Callable[[], object]) -> None:
         try:

@@ -121,10 +121,14 @@ class Worker(Background):
             try:
                 if not self.permitted_round():
                     self.wait()
+            except self.runtime.cancellations:
+                raise
             except self.survived as error:
                 foreign = not isinstance(error, RmqError)
                 self._troubles.warning(log, type(error), "topic %s: %s", self._topic.name, error, exc_info=foreign)
                 stopping.wait(TROUBLE_PAUSE_S)
+            if self.runtime.cancelled():  # in a call of the handler, which takes every exception for a failure
+                return
         self.finish()
 
     def request_stop(self) -> None:

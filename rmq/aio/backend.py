@@ -89,6 +89,11 @@ class EventLoop:
             if timer is not None:
                 timer.cancel()
 
+    def cancelled(self) -> bool:
+        """Return whether the calling task was cancelled."""
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+
     def to_its_end(self, action: Callable[[], object], at_end: Callable[[], object]) -> None:
         """Call a function in a task of its own, and wait for it; call another one when the task is done."""
         task = GreenletTask(action).start("rmq-shared-calls")

@@ -54,6 +54,9 @@ class Simulated:
         del longest_s
         action()
 
+    def cancelled(self) -> bool:
+        return False
+
     def to_its_end(self, action: Callable[[], object], at_end: Callable[[], object]) -> None:
         try:
             action()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
 from rmq import RmqClient, Schedule, SchedulePut, Topic, TopicType, aio
+from rmq._schedules.runner import ScheduleRunner
 from rmq._schedules.schedule import RECURRING
 from rmq.testing import Server, run_schedules, sent
-from tests.support.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +87,37 @@ def test_a_worker_starts_after_the_end_of_its_schedule(server: Server) -> None:
             await client.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("sending", [False, True])
+def test_the_event_loop_ends_without_a_close(server: Server, monkeypatch: pytest.MonkeyPatch, sending: bool) -> None:
+    """`asyncio.run` cancels what still runs, and waits for it: a worker of schedules that went on kept it for ever."""
+    server.flush()
+    begun = asyncio.Event()
+
+    def take_long(self: ScheduleRunner, *_: object) -> None:
+        begun.set()
+        self._connections.runtime.sleep(3_600)  # pyright: ignore[reportPrivateUsage]
+
+    if sending:
+        monkeypatch.setattr(ScheduleRunner, "_run", take_long)
+
+    client = aio.RmqClient(server.url)
+
+    @client.listener(JOBS)
+    async def handle(delivery: aio.Delivery) -> None:
+        del delivery
+
+    async def main() -> None:
+        await client.schedules.put(Schedule("s", JOBS, "job", every="1s" if sending else "1d"))
+        await client.start()
+        async with asyncio.timeout(LIMIT_S):
+            while not any(RECURRING.name in task.get_name() for task in asyncio.all_tasks()):
+                await asyncio.sleep(0.01)
+            if sending:
+                await begun.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
+    thread.start()
+    wait_until(lambda: not thread.is_alive(), message="the end of asyncio.run")
+    asyncio.run(client.close())
