@@ -13,7 +13,8 @@ from rmq._broker import claims
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, Ack, ClaimPart, ClaimReplies, Outcomes
 from rmq._broker.sends import MERGES_AGAIN, QueueSends, send_calls
 from rmq._model.batches import EncodedMessage
-from rmq._model.deliveries import Claim, Delivery, Holder, MergedDelivery
+from rmq._model.claims import MergedDelivery
+from rmq._model.deliveries import Claim, Delivery, Holder
 from rmq._model.replies import NO_OWNER, Claimed, ClaimedRows, ClaimReply, ExtendReply, Owner, SendResult, SettleReply
 from rmq._model.topics import Topic
 from rmq._transport.call import Call

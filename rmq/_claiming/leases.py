@@ -17,7 +17,6 @@ from rmq._io.reports import passes_over, reporter, traced
 from rmq._model.claims import Selection
 from rmq._model.deliveries import Claim, Delivery
 from rmq._model.handlers import refuse_unfinished
-from rmq._model.outcomes import ACKED
 from rmq._model.replies import ExtendReply, Owner
 from rmq._model.times import monotonic_s
 from rmq._transport.call_queue import CallQueue
@@ -84,8 +83,7 @@ class InFlight:
         stay: list[Claim] = []
         until_s = since_s + self._lease_s
         for claim in self.claims:
-            bound = claim.named or claim.busy or claim.lease_until_s <= until_s
-            if bound or any([outcome is not ACKED for outcome in claim.outcomes]):
+            if claim.named or claim.busy or claim.lease_until_s <= until_s or not claim.is_acked:
                 stay.append(claim)
             else:
                 self.deferred.setdefault(claim.slot, []).append(claim)

@@ -328,7 +328,7 @@ def batch_outcomes(
         place, outcomes, names = (claim.slot, claim.owner), claim.outcomes, claim.rows.names
         if (batch := batches.get(place)) is None:
             batch = batches[place] = OutcomeBatch(*place)
-        acked = [row for row in rows if outcomes[row] is ACKED]
+        acked = claim.acked_rows(rows)
         taken = 0
         if len(acked) < len(rows):
             nacked = [row for row in rows if outcomes[row] is not ACKED]

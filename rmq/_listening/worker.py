@@ -24,9 +24,9 @@ from rmq._io.backend import Background
 from rmq._io.reports import reporter
 from rmq._listening.handler_invoker import HandlerInvoker, ListenerSetup
 from rmq._listening.listener import Listener
-from rmq._model.claims import Selection, deliveries_of, settle_open, size_of, whole
+from rmq._model.claims import Selection, deliveries_of, settle_open, size_of
 from rmq._model.deliveries import Claim, Delivery
-from rmq._model.outcomes import ACKED, RELEASED
+from rmq._model.outcomes import RELEASED
 from rmq._model.times import monotonic_s
 from rmq._ownership import Ownership
 from rmq._transport.connections import AT_ONCE_S
@@ -104,8 +104,8 @@ class Worker(Background):
         self._topic = setup.listener.topic
         self._stop_s = inf
         # a claim in columns is acked as a whole, so it is not split
-        self._most_each = min(setup.listener.batch or 1, MAX_BATCH) if setup.listener.columns else MAX_BATCH
-        self._batch = setup.listener.batch
+        self._batch, self._columns = setup.listener.batch, setup.listener.columns
+        self._most_each = min(self._batch or 1, MAX_BATCH) if self._columns else MAX_BATCH
         self._permits = setup.permits
         self.may_claim_ahead = self._permits is None and not self.keeps_order
 
@@ -164,20 +164,33 @@ class Worker(Background):
         """Return whether a wait for the next claim must end."""
         return self.setup.stopping.is_set()
 
-    def take_waiting(self, most: int) -> list[Selection]:
-        """Remove and return up to `most` waiting rows, or those of one claim in columns, which is not split."""
+    def take_waiting(self, most: int, but: Collection[int] = ()) -> list[Selection]:
+        """Remove and return up to `most` waiting rows, or those of one claim in columns, which is not split.
+
+        Args:
+            most: The number of rows.
+            but: Slots whose rows stay.
+        """
         taken: list[Selection] = []
-        number = 0
+        staying: list[Selection] = []
         try:
-            while number < most:
+            while most > 0:
                 part = self.waiting.popleft()
-                if taken and number + len(part.rows) > most:
+                if but and part.claim.slot in but:
+                    staying.append(part)
+                    continue
+                if (number := len(part.rows)) > most and not self._columns:
+                    self.waiting.appendleft(Selection(part.claim, part.rows[most:]))
+                    part = Selection(part.claim, part.rows[:most])
+                elif number > most and taken:
                     self.waiting.appendleft(part)
                     break
                 taken.append(part)
-                number += len(part.rows)
+                most -= number
         except IndexError:  # none left; the stopping thread takes from it, too
             pass
+        if staying:
+            self.waiting.extendleft(reversed(staying))
         return taken
 
     def stop_starting(self) -> None:
@@ -425,10 +438,8 @@ class Worker(Background):
         if self.keeps_order and round_.claims:
             self._release_behind(round_.claims)
         for claim in round_.claims:
-            if self.setup.listener.columns:
-                self.waiting.append(whole(claim))
-            else:
-                self.waiting += [Selection(claim, (row,)) for row in claim.open_rows()]
+            if rows := claim.open_rows():  # to cut one row after the other off a range would take longer
+                self.waiting += [Selection(claim, part) for part in ([rows] if self._batch else zip(rows, strict=True))]
         self._drop(round_)
         for delivery in round_.lost:
             self.setup.on_lost(delivery)
@@ -499,7 +510,7 @@ class Worker(Background):
     def _back_by_slot(self) -> Counter[int]:
         back = Counter[int]()
         for claim, rows in self.held.settled():
-            back[claim.slot] += len([row for row in rows if claim.outcomes[row] is not ACKED])
+            back[claim.slot] += len(rows) - len(claim.acked_rows(rows))
         return back
 
     def is_unsettled(self) -> bool:

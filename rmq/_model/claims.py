@@ -1,4 +1,4 @@
-"""Rows of claims, as consumers and listeners pass them on, and as columns for handlers and callers."""
+"""Rows of claims, as consumers and listeners pass them on, and as merged deliveries and columns for handlers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,49 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from rmq._model.deliveries import Claim, Delivery, value_of
 from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb, failed
-from rmq._model.records import TRACE_MARK, read_record, unwrap
+from rmq._model.records import TRACE_MARK, Record, body_in, read_record, unwrap
 from rmq._model.scores import ages_for, retries_left_of
 from rmq._model.times import Duration, duration_ms
 from rmq._model.topics import Topic
+from rmq._model.typed import PayloadT
 from rmq.errors import InvalidValueError
+
+
+class MergedDelivery(Delivery[PayloadT]):
+    """A delivery of a topic with `merge=`; its `record` is the result of its sends.
+
+    What it takes from the record is read when it is first asked for: reading all of it costs as much as the delivery.
+    """
+
+    __slots__ = ("_record", "items", "value")
+
+    def __init__(self, claim: Claim, row: int, content: bytes, body: bytes | None = None) -> None:
+        del body
+        self.claim, self.row, self.content = claim, row, content
+        if numbers := claim.numbers:
+            self.value = numbers[row]  # pyright: ignore[reportAttributeAccessIssue, reportIncompatibleMethodOverride]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_record":
+            self._record = read_record(self._stored)
+        elif name == "items":
+            self.items = self._record.items  # pyright: ignore[reportAttributeAccessIssue, reportIncompatibleMethodOverride]
+        elif name == "value":
+            self.value = self.body if body_in(self._stored) else value_of(self._record, self.body)  # pyright: ignore[reportAttributeAccessIssue, reportIncompatibleMethodOverride]
+        elif name == "body":
+            found = body_in(self._stored)
+            self.body = self._record.unwrapped[0] if found is None else unwrap(found)[0]
+        else:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return getattr(self, name)
+
+    def _sent_trace(self) -> str:
+        return self._record.unwrapped[1]
+
+    @property
+    def record(self) -> Record:
+        """The result of its sends, as it is stored."""
+        return self._record
 
 
 class Selection(NamedTuple):
@@ -52,19 +90,15 @@ def mark(selections: Sequence[Selection], outcome: Outcome) -> None:
 def settle_open(selections: Iterable[Selection], outcome: Outcome) -> None:
     """Give an outcome to those rows that have none yet."""
     for claim, rows in selections:
-        outcomes = claim.outcomes
-        for row in rows:
-            if outcomes[row] is None:
-                outcomes[row] = outcome
+        claim.settle_open(outcome, rows)
 
 
 def deliveries_of(selections: Iterable[Selection]) -> list[Delivery]:
     """Return the deliveries of the selected rows."""
-    return [
-        claim.kind(claim, row, claim.rows.contents[row], claim.rows.bodies[row] if claim.rows.bodies else None)
-        for claim, rows in selections
-        for row in rows
-    ]
+    found: list[Delivery] = []
+    for claim, rows in selections:
+        found += claim.deliveries(rows)
+    return found
 
 
 def whole(claim: Claim) -> Selection:
@@ -104,29 +138,35 @@ Settle: TypeAlias = Callable[[Sequence[Selection], Outcome], Sequence[Selection]
 class ColumnFacts:
     """What is known of deliveries as columns: all of `DeliveryColumns` but their settlement."""
 
-    __slots__ = ("_deliveries", "_places", "_records", "_selections", "_settle", "bodies", "contents", "topic")
+    __slots__ = ("_bodies", "_deliveries", "_places", "_read", "_selections", "_settle", "contents", "topic")
 
     topic: Topic
     contents: list[bytes]
-    bodies: list[bytes | None]
 
     def __init__(self, topic: Topic, selections: Sequence[Selection], settle: Settle | None = None) -> None:
         self.topic = topic
         self._selections, self._settle = selections, settle
         self._deliveries: list[Delivery] | None = None
         self._places: list[tuple[Claim, int]] | None = None
+        self._bodies: list[bytes | None] | None = None
+        self._read: list[Record] | None = None
         self.contents = self._rows(lambda claim: claim.rows.contents)
-        stored = self._rows(lambda claim: claim.rows.bodies or [None] * len(claim))
-        self._records = None if topic.merge is None else [read_record(body) for body in stored]
-        if self._records is not None:
-            self.bodies = [record.unwrapped[0] for record in self._records]
-        else:
-            self.bodies = [
-                body if body is None or not body.startswith(TRACE_MARK) else unwrap(body)[0] for body in stored
-            ]
 
     def __len__(self) -> int:
         return len(self.contents)
+
+    @property
+    def bodies(self) -> list[bytes | None]:
+        """Bodies in bytes, `None` for a row without one."""
+        if self._bodies is None:
+            if self.topic.merge is None:
+                self._bodies = [
+                    body if body is None or not body.startswith(TRACE_MARK) else unwrap(body)[0]
+                    for body in self._stored()
+                ]
+            else:
+                self._bodies = [record.unwrapped[0] for record in self._records()]
+        return self._bodies
 
     @property
     def slots(self) -> list[int]:
@@ -159,12 +199,16 @@ class ColumnFacts:
     @property
     def values(self) -> list[Any]:
         """Results of the merged sends, see `Delivery.value`; the bodies if the topic has no `merge`."""
-        return self.bodies if self._records is None else [*map(value_of, self._records, self.bodies)]
+        if self.topic.merge is None:
+            return self.bodies
+        if all([claim.numbers for claim, _ in self._selections]):
+            return self._rows(lambda claim: claim.numbers)
+        return [*map(value_of, self._records(), self.bodies)]
 
     @property
     def merged(self) -> list[int]:
         """Number of sends merged into each row; always 1 without the topic's `merge`, as they are not counted."""
-        return [1] * len(self) if self._records is None else [record.count for record in self._records]
+        return [1] * len(self) if self.topic.merge is None else [record.count for record in self._records()]
 
     @property
     def claimed_ms(self) -> list[int]:
@@ -180,6 +224,16 @@ class ColumnFacts:
     def lost(self) -> list[bool]:
         """Whether each lease is known to be lost: another consumer may have the message. Check it before an effect."""
         return [*map(bool, self._rows(lambda claim: claim.lost))]
+
+    def _stored(self) -> list[bytes | None]:
+        """Return the bodies as they are stored."""
+        return self._rows(lambda claim: claim.rows.bodies or [None] * len(claim))
+
+    def _records(self) -> list[Record]:
+        """Return the records of a topic with `merge`."""
+        if self._read is None:
+            self._read = [read_record(body) for body in self._stored()]
+        return self._read
 
     def _all_places(self) -> list[tuple[Claim, int]]:
         """Return the claim of each row, and its row there."""
@@ -214,7 +268,6 @@ class DeliveryColumns(ColumnFacts):
     Attributes:
         topic: The topic's definition.
         contents: Contents in bytes.
-        bodies: Bodies in bytes, `None` for a row without one.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)

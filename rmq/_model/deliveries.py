@@ -14,14 +14,13 @@ more. A cell is stored atomically, and there is no counter beside the cells that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import reduce
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeAlias
 
 from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb, failed
-from rmq._model.records import BODIES, ITEMS, NOTHING, Record, read_record, unwrap, value_in
+from rmq._model.records import BODIES, ITEMS, NOTHING, NUMBERS, TRACE_MARK, Record, numbers_in, unwrap
 from rmq._model.replies import NO_OWNER, ClaimedRows, Owner
 from rmq._model.scores import ages_for, retries_left_of
 from rmq._model.times import Duration, duration_ms, moment_of, monotonic_s
@@ -62,23 +61,33 @@ class Holder(Protocol):
 class DeliveryFacts(Generic[PayloadT]):
     """What is known of a claimed message: all of a `Delivery` but its settlement."""
 
-    __slots__ = ("_sent_trace", "body", "claim", "content", "decoded", "row")
+    __slots__ = ("body", "claim", "content", "decoded", "row")
 
     _record: Record = NOTHING
     """The result of its sends; without the topic's `merge` that of one send of unknown time."""
 
     def __init__(self, claim: Claim, row: int, content: bytes, body: bytes | None = None) -> None:
         self.claim, self.row, self.content = claim, row, content
-        self.body, self._sent_trace = (None, "") if body is None else unwrap(body)
+        self.body = body if body is None or not body.startswith(TRACE_MARK) else unwrap(body)[0]
 
     @property
     def trace(self) -> str:
         """The trace context sent with it, or set by an observer since: a W3C traceparent, or headers in JSON; or ""."""
-        return self.claim.traces.get(self.row, self._sent_trace)
+        trace = self.claim.traces.get(self.row)
+        return self._sent_trace() if trace is None else trace
 
     @trace.setter
     def trace(self, trace: str) -> None:
         self.claim.traces[self.row] = trace
+
+    @property
+    def _stored(self) -> bytes | None:
+        """What is stored as its body."""
+        bodies = self.claim.rows.bodies
+        return bodies[self.row] if bodies else None
+
+    def _sent_trace(self) -> str:
+        return unwrap(self._stored)[1]
 
     @property
     def topic(self) -> Topic:
@@ -208,8 +217,10 @@ class DeliveryFacts(Generic[PayloadT]):
 
     def forget_payload(self) -> None:
         """Drop the decoded payload; a later access decodes it again. Internal."""
-        with suppress(AttributeError):
+        try:
             del self.decoded
+        except AttributeError:  # not decoded, or dropped before; `suppress` would take five times as long
+            pass
 
     @property
     def items(self) -> tuple[bytes, ...]:
@@ -395,43 +406,6 @@ def value_of(record: Record, body: bytes | None) -> Any:
     return record.items if record.kind in ITEMS else record.number
 
 
-class MergedDelivery(Delivery[PayloadT]):
-    """A delivery of a topic with `merge=`; its `record` is the result of its sends.
-
-    What it takes from the record is read when it is first asked for: reading all of it costs as much as the delivery.
-    """
-
-    __slots__ = ("_record", "_stored", "items")
-
-    def __init__(self, claim: Claim, row: int, content: bytes, body: bytes | None = None) -> None:
-        self.claim, self.row, self.content, self._stored = claim, row, content, body
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_record":
-            self._record = read_record(self._stored)
-        elif name == "items":
-            self.items = self._record.items  # pyright: ignore[reportAttributeAccessIssue, reportIncompatibleMethodOverride]
-        elif name in ("body", "_sent_trace"):
-            found = value_in(self._stored)
-            self.body, self._sent_trace = unwrap(found) if isinstance(found, bytes) else self._record.unwrapped
-        else:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        return getattr(self, name)
-
-    @property
-    def value(self) -> Any:
-        """The result of its sends: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items."""
-        found = value_in(self._stored)
-        if found is None:
-            return value_of(self._record, self.body)
-        return unwrap(found)[0] if isinstance(found, bytes) else found
-
-    @property
-    def record(self) -> Record:
-        """The result of its sends, as it is stored."""
-        return self._record
-
-
 class Claim:
     """A claim of one slot, until its rows are settled or lost.
 
@@ -454,11 +428,12 @@ class Claim:
         named: Whether an ack must name the rows, because Redis could not ack the claim as a whole.
         busy: Whether a call with its score is under way: one that settles some of its rows, or renews them.
         traces: The trace contexts that observers have set, by row.
+        numbers: The results of `Max`, `Min` or `Sum` per row; empty where they are to be read one by one.
     """
 
     __slots__ = (
         "__weakref__", "apart", "busy", "claimed_ms", "ended", "holder", "kind", "lease_until_s", "lost", "named",
-        "outcomes", "owner", "rows", "score", "slot", "topic", "traces",
+        "numbers", "outcomes", "owner", "rows", "score", "slot", "topic", "traces",
     )  # fmt: skip
 
     def __init__(
@@ -481,6 +456,7 @@ class Claim:
         self.lost, self.ended = bytearray(number), bytearray(number)
         self.apart = _NONE_APART
         self.named = topic.merge is not None  # the value in flight goes with the ack
+        self.numbers = numbers_in(rows.bodies) if topic.merge is not None and topic.merge.kind in NUMBERS else ()
         self.busy = False
         self.traces: dict[int, str] = {}
 
@@ -490,10 +466,10 @@ class Claim:
     def deliveries(self, rows: Iterable[int] | None = None) -> list[Delivery]:
         """Return deliveries of some rows, by default of all."""
         kind, contents, bodies = self.kind, self.rows.contents, self.rows.bodies
-        if rows is None and not bodies:
-            return [kind(self, row, content) for row, content in enumerate(contents)]
         chosen = range(len(contents)) if rows is None else rows
-        return [kind(self, row, contents[row], bodies[row] if bodies else None) for row in chosen]
+        if not bodies:
+            return [kind(self, row, contents[row]) for row in chosen]
+        return [kind(self, row, contents[row], bodies[row]) for row in chosen]
 
     def delivery(self, row: int) -> Delivery:
         """Return the delivery of a row."""
@@ -502,7 +478,8 @@ class Claim:
     def open_rows(self, rows: Sequence[int] | None = None) -> Sequence[int]:
         """Return the rows that have no outcome yet, of the given rows or by default of all."""
         outcomes = self.outcomes
-        return [row for row in (range(len(outcomes)) if rows is None else rows) if outcomes[row] is None]
+        chosen = range(len(outcomes)) if rows is None else rows
+        return [row for row in chosen if outcomes[row] is None] if any(outcomes) else chosen
 
     def held_rows(self) -> list[int]:
         """Return the rows that have not ended, settled or not."""
@@ -514,8 +491,24 @@ class Claim:
 
     def settled_rows(self) -> Sequence[int]:
         """Return the rows with an outcome that has not reached Redis."""
-        ended = self.ended
-        return [row for row, outcome in enumerate(self.outcomes) if outcome is not None and not ended[row]]
+        outcomes, ended = self.outcomes, self.ended
+        if not any(outcomes):
+            return ()
+        if all(outcomes) and 1 not in ended:
+            return range(len(outcomes))
+        return [row for row, outcome in enumerate(outcomes) if outcome is not None and not ended[row]]
+
+    def acked_rows(self, rows: Sequence[int]) -> Sequence[int]:
+        """Return those of the rows that are acked."""
+        outcomes = self.outcomes
+        if len(rows) == len(outcomes) and self.is_acked:
+            return rows
+        return [row for row in rows if outcomes[row] is ACKED]
+
+    @property
+    def is_acked(self) -> bool:
+        """True if all rows are acked."""
+        return self.outcomes == [ACKED] * len(self.outcomes)
 
     @property
     def is_over(self) -> bool:
@@ -525,7 +518,11 @@ class Claim:
     def settle_open(self, outcome: Outcome, rows: Sequence[int] | None = None) -> None:
         """Give an outcome to those rows, by default all, that have none yet."""
         outcomes = self.outcomes
-        for row in range(len(outcomes)) if rows is None else rows:
+        chosen = range(len(outcomes)) if rows is None else rows
+        if isinstance(chosen, range) and not any(outcomes[chosen.start : chosen.stop]):
+            outcomes[chosen.start : chosen.stop] = [outcome] * len(chosen)
+            return
+        for row in chosen:
             if outcomes[row] is None:
                 outcomes[row] = outcome
 
@@ -536,6 +533,9 @@ class Claim:
 
     def end(self, rows: Iterable[int]) -> None:
         """Record that rows have ended: their outcome has reached Redis, or no longer can."""
+        if isinstance(rows, range):
+            self.ended[rows.start : rows.stop] = b"\1" * len(rows)
+            return
         for row in rows:
             self.ended[row] = 1
 

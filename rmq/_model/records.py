@@ -11,10 +11,10 @@ stored unchanged, unless it begins like such an envelope: then it is wrapped in 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from struct import Struct
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 MARK = b"\x00rm1"
 """Prefix of a record."""
@@ -40,7 +40,7 @@ HEAD_BYTES = _HEAD.size
 
 _LENGTH = Struct("<I")
 _WANTED = Struct("<d")
-_VALUE = Struct("<4s24xdc")
+_NUMBER = Struct("<4s24xdc")
 
 Setter: TypeAlias = Callable[[object, object], None]
 
@@ -201,14 +201,23 @@ def read_record(stored: bytes | None) -> Record:
     )
 
 
-def value_in(stored: bytes | None) -> int | float | bytes | None:
-    """Return the number, or the body that is there, of a stored record; `None` of other values: read the record."""
-    if stored is None or len(stored) < HEAD_BYTES:
+def body_in(stored: bytes | None) -> bytes | None:
+    """Return the body of a stored record, which may have a trace context; `None` without one: read the record."""
+    if stored is None or len(stored) <= HEAD_BYTES or not stored.startswith(MARK):
         return None
-    mark, number, kind = _VALUE.unpack_from(stored)
-    if kind in b"XIS" and mark == MARK:  # of a double, as `plain` does, in half the time
-        return int(number) if number.is_integer() and -MAX_WHOLE <= number <= MAX_WHOLE else number
-    return stored[HEAD_BYTES + 1 :] if kind in b"KRN" and mark == MARK and len(stored) > HEAD_BYTES else None
+    return stored[HEAD_BYTES + 1 :] if stored[HEAD_BYTES - 1] in b"KRN" else None
+
+
+def numbers_in(stored: Sequence[bytes | None]) -> list[int | float]:
+    """Return the numbers of stored records; none unless all are records of a number: then read them one by one."""
+    if None in stored or set(map(len, cast("Sequence[bytes]", stored))) != {HEAD_BYTES}:
+        return []
+    found = [
+        int(number) if number.is_integer() and -MAX_WHOLE <= number <= MAX_WHOLE else number  # as `plain`
+        for mark, number, kind in _NUMBER.iter_unpack(b"".join(cast("Sequence[bytes]", stored)))
+        if mark == MARK and kind in b"XIS"
+    ]
+    return found if len(found) == len(stored) else []
 
 
 def new_record(kind: str, value: bytes, number: float = 0, count: int = 1) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic
 
 from rmq._model import claims as columns
@@ -102,7 +103,7 @@ def wrap_deliveries(deliveries: Iterable[plain.Delivery], tasks: TaskGroup) -> l
     """Return the async objects of deliveries."""
     plain_deliveries = list(deliveries)
     kind = StreamDelivery if plain_deliveries and isinstance(plain_deliveries[0], PlainStreamDelivery) else Delivery
-    return [kind(delivery, tasks) for delivery in plain_deliveries]
+    return list(map(kind, plain_deliveries, repeat(tasks)))
 
 
 def unwrap_deliveries(deliveries: Iterable[Delivery]) -> list[plain.Delivery]:

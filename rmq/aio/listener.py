@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,7 @@ from rmq._listening.concurrency import PermitRequest
 from rmq._listening.handler_invoker import ListenerSetup
 from rmq._listening.listener import Listener, SharedOptions
 from rmq._listening.worker import BATCHES_S, LOOK_EVERY_S, PIGGYBACK_S, SLOW_S, Worker
-from rmq._model.claims import Selection, size_of
+from rmq._model.claims import Selection
 from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.handlers import check_async
 from rmq._model.times import monotonic_s
@@ -99,7 +98,7 @@ class TaskWorker(Worker):
         """Request for one more permit, if none was free."""
         self._begun_s = 0.0
         self._filled_s, self._waited = 0.0, 0
-        """Time of the last claim with messages, and number of messages that waited after the last check."""
+        """Time of the last claim with messages, and number of parts that waited after the last check."""
         self._held_up = False
         """Whether waiting messages were released, and no lane has ended its part since."""
         self._full = False
@@ -155,8 +154,9 @@ class TaskWorker(Worker):
 
     def _may_begin(self) -> int:
         """Return the number of lanes that would find a message to start, whose slot is in no other lane."""
-        waiting = self.waiting
-        return len({claim.slot for claim, _ in waiting} - self._busy.keys()) if self._owned else len(waiting)
+        if self._owned:
+            return len({claim.slot for claim, _ in self.waiting} - self._busy.keys())
+        return len(self.waiting) if self._columns or not self._batch else -(-self.number_waiting() // self._batch)
 
     def wait(self) -> None:
         """Wait until a lane is done, or until something may be claimed if there is room for it."""
@@ -240,17 +240,19 @@ class TaskWorker(Worker):
         if parallel is None:
             parallel = self._max_tasks if self._permits is None else self._task_count + len(self._permits_held)
         parallel -= len(self.calls.hung)
-        batch, most = self._batch or 1, parallel * (self._batch or 1)
+        batch = self._batch or 1
+        at_once = most = parallel * batch
         open_ = sum([len(claim.open_rows()) for claim in self.held.claims])
         if self._careful:
             most = min(parallel, 1)
         elif self._held_up:  # what would wait behind a batch that is not full would only go back again
             most, open_ = (parallel - len(self.calls.running)) * batch, self.number_waiting()
         elif self._batch is None or (self.may_claim_ahead and not self._owned):
-            within_s, each = (PREFETCH_S, MOST_PREFETCHED) if self._batch is None else (BATCHES_S, MOST_BATCHED)
-            ahead = min(parallel * self.calls.prefetch.messages(within_s), self.planner.nodes * each)
+            within_s, each = (PREFETCH_S, MOST_PREFETCHED) if self._batch is None else (2 * BATCHES_S, MOST_BATCHED)
+            ahead = min(parallel * self.calls.prefetch.messages(within_s), 2 * self.planner.nodes * each)
             most = max(most, ahead // batch * batch)
-        return self.room_beside(max(0, most - open_))
+            at_once = max(at_once, most // 2 // batch * batch)  # lanes work on one half while the other is claimed
+        return self.room_beside(max(0, min(at_once, most - open_)))
 
     @property
     def _may_not_start(self) -> bool:
@@ -301,22 +303,9 @@ class TaskWorker(Worker):
         if self._may_not_start:
             self.stop_starting()
             return ()
-        most = 1 if self._careful else self._batch or 1
-        if not self._owned:
-            ready = self.take_waiting(most)
-            self._waited = len(self.waiting)
-            return ready
-        taken: list[Selection] = []
-        left: deque[Selection] = deque()
-        waiting = self.waiting
-        while waiting and (number := size_of(taken)) < most:
-            if taken and number + len(waiting[0].rows) > most:  # a claim in columns, which is not cut
-                break
-            part = waiting.popleft()
-            (left if part.claim.slot in self._busy else taken).append(part)
-        waiting.extendleft(reversed(left))
-        self._waited = len(waiting)
-        return taken
+        ready = self.take_waiting(1 if self._careful else self._batch or 1, self._busy)
+        self._waited = len(self.waiting)
+        return ready
 
     def _note_change(self) -> None:
         if not self._changed.is_set():

@@ -265,6 +265,23 @@ def test_what_lanes_have_claimed_is_held_handled_or_back(
     play(machine, monkeypatch)
 
 
+def test_while_lanes_work_as_much_again_is_claimed(
+    machine: type[LanesMachine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else lanes and Redis would work in turns where handlers never wait."""
+    monkeypatch.setattr("rmq.aio.listener.MOST_BATCHED", 3)
+    history = machine()
+    history.begin_lanes(slots=1, batch=3, lanes=1, known=True)
+    history.send(number=8, slot=0)
+    held: list[int] = []
+    for _ in range(3):
+        history.do(history.look_now)
+        held.append(sum(map(len, history.worker.held.claims)))
+    assert held == [3, 6, 6]
+    history.all_is_handled()
+    history.teardown()
+
+
 def test_what_would_wait_behind_a_hanging_batch_is_not_claimed_again(machine: type[LanesMachine]) -> None:
     history = machine()
     history.begin_lanes(slots=1, batch=3, lanes=1, known=False)

@@ -23,8 +23,8 @@ CEILINGS = {
     "rmq/_broker": 1_670,
     "rmq/_claiming": 2_220,
     "rmq/_io": 630,
-    "rmq/_listening": 2_340,
-    "rmq/_model": 3_505,
+    "rmq/_listening": 2_345,
+    "rmq/_model": 3_547,
     "rmq/_ownership": 2_460,
     "rmq/_processes": 1_810,
     "rmq/_schedules": 510,
@@ -44,7 +44,7 @@ CEILINGS = {
     "rmq/*.py": 810,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_840,
+    "tests": 79_875,
     "benchmarks": 6_920,
 }
 """Most lines of code of a package; one that is not listed may have none."""

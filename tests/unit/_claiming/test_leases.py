@@ -16,6 +16,7 @@ from rmq._broker.broker import QueueBroker
 from rmq._broker.claims import Ack
 from rmq._claiming.leases import InFlight, LeaseHolder, LeaseKeeper, LeaseLostNotifier
 from rmq._io.backend import THREADS
+from rmq._model.claims import whole
 from rmq._model.deliveries import Claim
 from rmq._model.outcomes import ACKED, RELEASED
 from rmq._model.replies import Claimed, ExtendReply, Owner
@@ -155,7 +156,7 @@ def test_what_the_worker_is_just_settling_is_left_alone() -> None:
     # pitfall 3: neither sends a score that the other is replacing
     writer, held = WriterStub(SCORE), held_for(0.5)
     held.claims[0].settle_open(ACKED)
-    assert held.begin_settling() == [(held.claims[0], [0])]
+    assert held.begin_settling() == [whole(held.claims[0])]
     keeper(writer, held)[0].renew()
     assert (writer.asked, held.begin_settling()) == (0, [])
 
@@ -181,7 +182,7 @@ def test_a_reply_that_is_owed_is_taken_later(left: float) -> None:
     assert writer.asked == 1  # nothing is sent twice
     writer.answers = [SCORE + 1]
     at_work.renew()
-    assert (held.settled(), claim.score) == ([(claim, [0])], SCORE + 1)
+    assert (held.settled(), claim.score) == ([whole(claim)], SCORE + 1)
     assert claim.delivery(0).lost == (left < 0)
     assert len(lost) == (left < 0)
 

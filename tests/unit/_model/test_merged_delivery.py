@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from rmq import Delivery, Merge, Topic, TopicType, json_merge_patch
-from rmq._model.deliveries import MergedDelivery, value_of
+from rmq import Delivery, Merge, Sum, Topic, TopicType, json_merge_patch
+from rmq._model.claims import MergedDelivery
+from rmq._model.deliveries import value_of
 from rmq._model.records import TRACE_MARK, Record, framed, wanting, wrap, write_record
 from rmq._model.replies import Claimed
 from tests.support.claims import claim_of
@@ -89,6 +90,32 @@ def test_numbers(kind: str, number: float, value: Any, text: bytes) -> None:
     delivery = deliver(Record(2, 1, 1, number, kind))
     assert (delivery.value, delivery.body, delivery.items, delivery.trace) == (value, text, (), "")
     assert type(delivery.value) is type(value)
+
+
+def deliver_sums(*stored: Record | bytes | None) -> list[Delivery]:
+    """Deliver what is stored on a topic that sums, as one claim."""
+    bodies = [write_record(each) if isinstance(each, Record) else each for each in stored]
+    rows = [Claimed(b"%d" % row, 1_000, 2_000, body) for row, body in enumerate(bodies)]
+    topic = Topic("t", TopicType.RANGE_MERGE, merge=Merge(Sum()))
+    return claim_of(topic, *rows, holder=HolderStub(), kind=MergedDelivery).deliveries()
+
+
+def test_numbers_of_a_claim_are_read_together() -> None:
+    numbers = [0.0, -0.0, 1.0, -4.0, 2.5, 2.0**53 - 1, 2.0**53, -(2.0**60), math.inf, math.nan]
+    records = [Record(2, 1, 1, number, "XIS"[place % 3]) for place, number in enumerate(numbers)]
+    together, alone = deliver_sums(*records), [deliver_sums(record, None)[0] for record in records]
+    assert together[0].claim.numbers
+    assert not alone[0].claim.numbers
+    assert repr([each.value for each in together]) == repr([each.value for each in alone])
+    assert [each.body for each in together] == [each.body for each in alone]
+
+
+@pytest.mark.parametrize("other", [None, b"plain", Record(1, 1, 1, 3, "K", b"=body"), Record(1, 1, 1, 1, "S", b"more")])
+def test_where_one_is_no_number_each_is_read_by_itself(other: Record | bytes | None) -> None:
+    first, second = deliver_sums(Record(2, 1, 1, 5, "S"), other)
+    assert not first.claim.numbers
+    assert (first.value, first.body) == (5, b"5")
+    assert repr(second.value) == repr(value_of(second.record, second.body))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
 
 
 @pytest.mark.parametrize("kind", "CU")
