@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 from rmq import Consumer, Delivery, RmqClient, Topic, TopicStats
 from tests.support.core import ClaimPlan, ClaimPlanner
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 def texts(deliveries: Iterable[Delivery]) -> list[str]:
@@ -35,6 +36,13 @@ def stats_of(client: RmqClient, topic: Topic) -> TopicStats:
 def left_in(stats: TopicStats) -> tuple[int, int, int, int]:
     """Messages in store, in flight, waiting for a retry, and dead."""
     return stats.backlog, stats.in_flight, stats.waiting, stats.dead
+
+
+def run_until(client: RmqClient, ready: Callable[[], object], timeout: float = LIMIT_S) -> None:
+    """Run a client's listeners until it is so, and stop them."""
+    client.start()
+    wait_until(ready, timeout)
+    client.stop()
 
 
 def limits_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:

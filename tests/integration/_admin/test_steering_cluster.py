@@ -18,6 +18,7 @@ from rmq import (
     WhenFull,
 )
 from rmq.errors import TopicDeletedError
+from tests.support.clients import run_until
 from tests.support.topologies import RedisClusterServers
 from tests.support.waiting import wait_until
 
@@ -91,9 +92,7 @@ def test_workers(client: RmqClient, cluster: RedisClusterServers) -> None:
         del delivery
 
     with RmqClient(cluster.url) as reader:
-        client.start()
-        wait_until(lambda: len(reader.workers()) == 1)
-        client.stop()
+        run_until(client, lambda: len(reader.workers()) == 1)
         assert reader.workers() == []
 
 

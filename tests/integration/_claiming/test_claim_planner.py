@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -51,10 +52,37 @@ def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
 
 
 @pytest.fixture
+def proxied(proxy: Proxy) -> Iterator[Connections]:
+    """Connections through the proxy."""
+    with contextlib.closing(Connections(parse_url(proxy.url))) as connections:
+        yield connections
+
+
+def bases_of(topic: Topic) -> dict[int, str]:
+    """A slot basis for each slot."""
+    return {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(20 * topic.slots)}
+
+
+def planning(
+    connections: Connections, topic: Topic, slots: Sequence[int] | None = None
+) -> tuple[ClaimPlanner, Fetcher]:
+    """What claims from a topic, from all of its slots unless told."""
+    planner = ClaimPlanner(connections, topic, range(topic.slots) if slots is None else slots)
+    return planner, Fetcher(planner, HOLDER)
+
+
+def acked(found: Iterable[Delivery]) -> list[Selection]:
+    """Mark what is to be acked, and select it."""
+    for delivery in found:
+        delivery.mark(ACKED)
+    return select(found)
+
+
+@pytest.fixture
 def topic(client: RmqClient, make_topic: MakeTopic) -> Topic:
     """A topic of two slots with three messages in each."""
     topic = make_topic(TopicType.PRIORITY, slots=2)
-    bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(100)}
+    bases = bases_of(topic)
     client.producer(topic).send_many(
         PriorityMessage(f"s{slot} m{i}", 100 - i, slot_basis=bases[slot]) for i in range(3) for slot in (0, 1)
     )
@@ -62,13 +90,11 @@ def topic(client: RmqClient, make_topic: MakeTopic) -> Topic:
 
 
 def test_a_hint_that_overtakes_the_reply_of_a_claim_is_kept(
-    client: RmqClient, make_topic: MakeTopic, proxy: Proxy
+    client: RmqClient, make_topic: MakeTopic, proxied: Connections, proxy: Proxy
 ) -> None:
     """Pitfall 26: the claim found nothing, then something was sent, and the hint is here before the claim's reply."""
     topic = make_topic(TopicType.PRIORITY)
-    connections = Connections(parse_url(proxy.url))
-    planner = ClaimPlanner(connections, topic, [0])
-    claims = Fetcher(planner, HOLDER)
+    planner, claims = planning(proxied, topic, [0])
     claims.claim(10)
     planner.expect(0)
     proxy.delay_replies(0.3)
@@ -82,7 +108,6 @@ def test_a_hint_that_overtakes_the_reply_of_a_claim_is_kept(
     assert planner.wait_s(5.0) == 0
     assert claims.claim(10).deliveries == []
     assert planner.wait_s(5.0) == 5.0  # and a hint too many costs one claim
-    connections.close()
 
 
 def test_hints_for_slots_of_others_do_no_harm(connections: Connections, make_topic: MakeTopic) -> None:
@@ -95,13 +120,10 @@ def test_hints_for_slots_of_others_do_no_harm(connections: Connections, make_top
 
 
 def test_what_is_claimed_is_shared_out_among_the_slots(connections: Connections, topic: Topic) -> None:
-    planner = ClaimPlanner(connections, topic, [0, 1])
-    claims = Fetcher(planner, HOLDER)
+    _, claims = planning(connections, topic)
     found = claims.claim(3).deliveries
     assert sorted(texts(found)) == ["s0 m0", "s0 m1", "s1 m0"]
-    for delivery in found:
-        delivery.mark(ACKED)
-    round_ = claims.claim(10, select(found))
+    round_ = claims.claim(10, acked(found))
     assert sorted(texts(round_.deliveries)) == ["s0 m2", "s1 m1", "s1 m2"]
     assert round_.unsent == []
 
@@ -111,18 +133,15 @@ def test_a_slot_that_fails_neither_hides_the_others_nor_has_outcomes_sent_twice(
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     topic = make_topic(TopicType.PRIORITY, slots=2, checked=False)
-    bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(100)}
+    bases = bases_of(topic)
     producer = client.producer(topic)
     producer.send_many(PriorityMessage(f"s{slot}", 100, slot_basis=bases[slot]) for slot in (0, 1))
-    planner = ClaimPlanner(connections, topic, [0, 1])
-    claims = Fetcher(planner, HOLDER)
+    planner, claims = planning(connections, topic)
     found = claims.claim(10).deliveries
     assert sorted(texts(found)) == ["s0", "s1"]
     redis_client.set(slot_keys(topic.name, 1).retry, "someone else's")
-    for delivery in found:
-        delivery.mark(ACKED)
     with caplog.at_level(logging.WARNING):
-        round_ = claims.claim(0, select(found))
+        round_ = claims.claim(0, acked(found))
     assert round_.deliveries == []
     assert texts(deliveries_of(round_.unsent)) == [
         "s1"
@@ -143,8 +162,7 @@ def test_a_look_at_a_broken_slot_does_not_hide_what_is_due_in_the_others(
     connections: Connections, make_topic: MakeTopic, redis_client: redis.Redis
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=4, checked=False)
-    planner = ClaimPlanner(connections, topic, range(4))
-    claims = Fetcher(planner, HOLDER)
+    planner, claims = planning(connections, topic)
     claims.claim(10)
     redis_client.set(slot_keys(topic.name, 0).store, "someone else's")
     redis_client.zadd(slot_keys(topic.name, 3).store, {"quiet": 100})
@@ -172,11 +190,11 @@ def test_a_round_with_nothing_to_send_waits_for_no_server(
     assert (round_.claims, round_.settled, round_.unsent) == ([], [], [whole(claim)]), "its server is silent"
 
 
-def test_a_lost_reply_is_not_asked_for_again_at_once(client: RmqClient, topic: Topic, proxy: Proxy) -> None:
+def test_a_lost_reply_is_not_asked_for_again_at_once(
+    client: RmqClient, topic: Topic, proxied: Connections, proxy: Proxy
+) -> None:
     """Pitfall 1: each such claim may strand messages until their lease ends."""
-    connections = Connections(parse_url(proxy.url))
-    planner = ClaimPlanner(connections, topic, [0, 1])
-    claims = Fetcher(planner, HOLDER)
+    planner, claims = planning(proxied, topic)
     claims.claim(0)
     proxy.cut_before_reply(command="EVALSHA")
     planner.expect(0)
@@ -185,16 +203,13 @@ def test_a_lost_reply_is_not_asked_for_again_at_once(client: RmqClient, topic: T
     assert stats_of(client, topic).in_flight == 1
     planner.expect(1)
     assert len(claims.claim(2).deliveries) in (1, 2)
-    connections.close()
 
 
 def test_an_outcome_that_never_got_out_is_handed_back(client: RmqClient, topic: Topic, proxy: Proxy) -> None:
     connections = Connections(parse_url(proxy.url), deadline_s=0.3)
-    planner = ClaimPlanner(connections, topic, [0, 1])
-    claims = Fetcher(planner, HOLDER)
+    _, claims = planning(connections, topic)
     found = claims.claim(10).deliveries
-    for delivery in found:
-        delivery.mark(ACKED)
+    acked(found)
     proxy.refuse_connections()
     proxy.cut_now()
     wait_until(lambda: set(deliveries_of(claims.claim(0, select(found)).unsent)) == set(found))
@@ -234,8 +249,7 @@ def test_a_slot_that_may_not_be_claimed_from_any_more_is_not_asked_for_without_a
 def test_outcomes_ride_on_claims_from_their_slot_and_all_go_where_nothing_is_due(
     client: RmqClient, connections: Connections, topic: Topic
 ) -> None:
-    planner = ClaimPlanner(connections, topic, [0, 1])
-    claims = Fetcher(planner, HOLDER)
+    planner, claims = planning(connections, topic)
     held = claims.claim(4).claims
     for claimed in held:
         claimed.settle_open(ACKED)
@@ -274,7 +288,7 @@ def test_an_idle_worker_settles_a_few_slots_at_a_time_but_all_where_it_has_no_ro
     monkeypatch.setattr("rmq._listening.worker.PIGGYBACK_S", 60.0)
     monkeypatch.setattr(Worker, "claims_ahead", lambda *args: False)
     topic = make_topic(TopicType.PRIORITY, slots=8)
-    bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(1_000)}
+    bases = bases_of(topic)
     client.producer(topic).send_many(PriorityMessage(f"{slot}", 1, slot_basis=bases[slot]) for slot in range(5))
     worker = a_worker(connections, topic)
     while worker.planner.wait_s(1.0) == 0:  # each slot is due until a claim says otherwise
@@ -296,16 +310,14 @@ def test_a_message_that_waited_for_its_twin_is_due_once_that_one_is_acked(
 ) -> None:
     """Another thread has found it in flight, and would look again in a second only."""
     topic = make_topic(TopicType.PRIORITY, slots=2)
-    planner = ClaimPlanner(connections, topic, [0, 1])
-    claims = Fetcher(planner, HOLDER)
+    planner, claims = planning(connections, topic)
     client.producer(topic).send(PriorityMessage("a", 100))
     found = claims.claim(10).deliveries
     client.producer(topic).send(PriorityMessage("a", 100))
     planner.expect(found[0].slot)
     assert claims.claim(10).deliveries == []
     assert planner.wait_s(5.0) == 5.0
-    found[0].mark(ACKED)
-    claims.claim(0, select(found))
+    claims.claim(0, acked(found))
     assert texts(claims.claim(10).deliveries) == ["a"]
 
 
@@ -314,8 +326,7 @@ def test_an_outcome_does_not_put_back_the_search_behind_thousands_in_flight(
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=2, checked=False)
     keys = slot_keys(topic.name, 0)
-    planner = ClaimPlanner(connections, topic, [0])
-    claims = Fetcher(planner, HOLDER)
+    planner, claims = planning(connections, topic, [0])
     redis_client.zadd(keys.store, {"first": 2_000})
     found = claims.claim(1).deliveries
     twins = {f"twin {number}": 1_000 for number in range(1_500)}
@@ -323,16 +334,15 @@ def test_an_outcome_does_not_put_back_the_search_behind_thousands_in_flight(
     redis_client.zadd(keys.prepare, dict.fromkeys(twins, found[0].claim_score))
     planner.expect(0)
     assert claims.claim(1).deliveries == []  # a search ends after about 1,000
-    found[0].mark(ACKED)
-    claims.claim(0, select(found))
+    claims.claim(0, acked(found))
     assert texts(claims.claim(1).deliveries) == ["behind"]
 
 
-def test_a_look_that_took_long_does_not_spoil_what_is_known_of_redis_time(make_topic: MakeTopic, proxy: Proxy) -> None:
+def test_a_look_that_took_long_does_not_spoil_what_is_known_of_redis_time(
+    make_topic: MakeTopic, proxied: Connections, proxy: Proxy
+) -> None:
     topic = make_topic(TopicType.FIXED_TIME, slots=2)
-    connections = Connections(parse_url(proxy.url))
-    planner = ClaimPlanner(connections, topic, [0, 1])
-    claims = Fetcher(planner, HOLDER)
+    planner, claims = planning(proxied, topic)
     planner.look()
     claims.claim(1)
     planner.expect(0)
@@ -342,7 +352,6 @@ def test_a_look_that_took_long_does_not_spoil_what_is_known_of_redis_time(make_t
     proxy.delay_replies(0.3)
     planner.look()
     assert schedule._advance(at_s) >= known_ms  # pyright: ignore[reportPrivateUsage]
-    connections.close()
 
 
 def test_acks_of_a_claim_that_come_late_are_carried_out_while_nobody_else_has_it(
@@ -350,10 +359,9 @@ def test_acks_of_a_claim_that_come_late_are_carried_out_while_nobody_else_has_it
 ) -> None:
     """Redis acks a claim as a whole only while its lease runs; handed back, they would be dropped as too late."""
     topic = make_topic(TopicType.PRIORITY, slots=2)
-    bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(100)}
+    bases = bases_of(topic)
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100, slot_basis=bases[0]) for i in range(3))
-    planner = ClaimPlanner(connections, topic, [0, 1])
-    claims = Fetcher(planner, HOLDER)
+    _, claims = planning(connections, topic)
     [found] = claims.claim(10).claims
     found.settle_open(ACKED)
     found.score -= 100_000
@@ -364,9 +372,16 @@ def test_acks_of_a_claim_that_come_late_are_carried_out_while_nobody_else_has_it
 
 
 def a_worker(connections: Connections, topic: Topic, observers: Observers | None = None) -> Worker:
-    planner = ClaimPlanner(connections, topic, range(topic.slots))
+    planner, _ = planning(connections, topic)
     setup = ListenerSetup(Listener(topic, lambda delivery: None), threading.Event(), observers=observers or Observers())
     return Worker(setup, planner, 0)
+
+
+def held_by(worker: Worker, limit: int) -> list[Delivery]:
+    """What a worker claims and holds."""
+    found = worker.claims.claim(limit).deliveries
+    worker.held.claims = [claim for claim, _ in select(found)]
+    return found
 
 
 def test_outcomes_that_come_too_late_are_not_given_up_in_silence(
@@ -383,7 +398,7 @@ def test_outcomes_that_come_too_late_are_not_given_up_in_silence(
 
 
 def test_outcomes_with_a_lost_reply_are_not_told_as_carried_out(
-    client: RmqClient, topic: Topic, proxy: Proxy, caplog: pytest.LogCaptureFixture
+    client: RmqClient, topic: Topic, proxied: Connections, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They may be, or not: nothing is sent again, the leases settle it."""
 
@@ -393,32 +408,27 @@ def test_outcomes_with_a_lost_reply_are_not_told_as_carried_out(
         def settled(self, deliveries: Sequence[Delivery]) -> None:
             told.extend(deliveries)
 
-    connections = Connections(parse_url(proxy.url))
     observers = Observers()
     observers.all.append(Watch())
-    worker = a_worker(connections, topic, observers)
-    found = worker.claims.claim(4).deliveries
-    worker.held.claims = [claim for claim, _ in select(found)]
+    worker = a_worker(proxied, topic, observers)
+    found = held_by(worker, 4)
     found[0].mark(ACKED)
     worker.settle_only()
     assert told == found[:1]
     proxy.cut_before_reply(command="EVALSHA")
-    for delivery in found[1:]:
-        delivery.mark(ACKED)
+    acked(found[1:])
     with caplog.at_level(logging.WARNING):
         worker.settle_only()
     assert (told, worker.held.all()) == (found[:1], [])
     assert "the reply to 3 outcomes was lost" in caplog.text
     assert stats_of(client, topic).total("acked") == 4
-    connections.close()
 
 
 def test_an_ack_does_not_ride_on_beside_a_slow_handler(
     client: RmqClient, connections: Connections, topic: Topic
 ) -> None:
     worker = a_worker(connections, topic)
-    found = worker.claims.claim(1).deliveries
-    worker.held.claims = [claim for claim, _ in select(found)]
+    found = held_by(worker, 1)
     found[0].mark(ACKED)
     worker.held.defer_acks(0.0)
     worker.calls.began_s = monotonic_s() + 60
@@ -435,10 +445,7 @@ def test_no_ack_rides_on_when_its_worker_stops_ends_or_hands_over(
     end: str, client: RmqClient, connections: Connections, topic: Topic
 ) -> None:
     worker = a_worker(connections, topic)
-    found = worker.claims.claim(4).deliveries
-    worker.held.claims = [claim for claim, _ in select(found)]
-    for delivery in found:
-        delivery.mark(ACKED)
+    acked(held_by(worker, 4))
     worker.held.defer_acks(0.0)
     assert (len(worker.held.deferred), worker.slots_held()) == (2, {0, 1})
     if end == "stop":
@@ -456,10 +463,7 @@ def test_a_worker_ends_after_acks_that_another_thread_just_sends(
 ) -> None:
     """A stop gives back in a thread of its own, beside the worker that ends."""
     worker = a_worker(connections, topic)
-    found = worker.claims.claim(4).deliveries
-    worker.held.claims = [claim for claim, _ in select(found)]
-    for delivery in found:
-        delivery.mark(ACKED)
+    acked(held_by(worker, 4))
     worker.held.defer_acks(0.0)
     taking, going_on = threading.Event(), threading.Event()
     take = worker.held.take_deferred
@@ -550,7 +554,7 @@ def test_to_give_back_ends_once_the_handler_that_was_slow_has_ended(
 
 
 def test_many_whole_claims_are_acked_in_several_calls(
-    make_topic: MakeTopic, redis_client: redis.Redis, proxy: Proxy
+    make_topic: MakeTopic, redis_client: redis.Redis, proxied: Connections, proxy: Proxy
 ) -> None:
     """Pitfall 16: a script that has written can't be stopped."""
     topic = make_topic(TopicType.PRIORITY, slots=2, checked=False)
@@ -558,58 +562,51 @@ def test_many_whole_claims_are_acked_in_several_calls(
     seconds: Any = redis_client.time()
     scores = [(seconds[0] * 1_000 + number) * 1_000 for number in range(300)]
     redis_client.zadd(prepare, {f"{score} {half}": score for score in scores for half in "ab"})
-    connections = Connections(parse_url(proxy.url))
-    writer = QueueBroker(connections, topic)
+    writer = QueueBroker(proxied, topic)
     claims = [(score, 2) for score in scores]
     wrong = [(score, 3) for score in (scores[0], scores[-1])]
     mixed = [wrong[0], *claims[1:-1], wrong[1]]
     parts = [mixed[first : first + WHOLE_BATCH] for first in range(0, len(mixed), WHOLE_BATCH)]
-    replies = connections.run_many([writer.settle_call(0, Outcomes(whole=part)) for part in parts])
+    replies = proxied.run_many([writer.settle_call(0, Outcomes(whole=part)) for part in parts])
     assert [score for reply in replies for score in reply.unmatched] == [scores[0], scores[-1]]
     assert proxy.commands("EVALSHA") in (2, 3, 4)  # one more each, where the script was not loaded
     assert redis_client.zcard(prepare) == 4
-    connections.close()
 
 
 def test_an_outcome_that_comes_while_a_claim_is_under_way_is_not_dropped(
-    redis_url: str, make_topic: MakeTopic, proxy: Proxy
+    client: RmqClient, make_topic: MakeTopic, proxied: Connections, proxy: Proxy
 ) -> None:
     """As lanes of the asyncio side do, and a thread that stops the listener."""
     topic = make_topic(TopicType.PRIORITY, slots=2)
-    with RmqClient(redis_url) as client:
-        client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(2))
-        connections = Connections(parse_url(proxy.url))
-        worker = a_worker(connections, topic)
-        found = worker.claims.claim(10).deliveries
-        assert len(found) == 2
-        worker.held.claims = [claim for claim, _ in select(found)]
-        proxy.delay_replies(0.3)
-        found[0].mark(ACKED)
-        before = proxy.commands("EVALSHA")
-        thread = threading.Thread(target=worker.round)
-        thread.start()
-        wait_until(lambda: proxy.commands("EVALSHA") > before)
-        found[1].mark(ACKED)
-        thread.join(10)
-        assert [bytes(claim.ended) for claim in worker.held.claims] in ([b"\1\0"], [b"\0"])
-        worker.finish()
-        assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)
-        connections.close()
+    client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(2))
+    worker = a_worker(proxied, topic)
+    found = held_by(worker, 10)
+    assert len(found) == 2
+    proxy.delay_replies(0.3)
+    found[0].mark(ACKED)
+    before = proxy.commands("EVALSHA")
+    thread = threading.Thread(target=worker.round)
+    thread.start()
+    wait_until(lambda: proxy.commands("EVALSHA") > before)
+    found[1].mark(ACKED)
+    thread.join(10)
+    assert [bytes(claim.ended) for claim in worker.held.claims] in ([b"\1\0"], [b"\0"])
+    worker.finish()
+    assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)
 
 
 def test_many_slots_are_looked_at_part_by_part(
     client: RmqClient, connections: Connections, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=1_024)
-    planner = ClaimPlanner(connections, topic, range(1_024))
+    planner, claims = planning(connections, topic)
 
     def look_at_a_part() -> None:
         look(connections, [(planner, slot) for slot in planner.next_slots(256)])
 
-    claims = Fetcher(planner, HOLDER)
     while planner.wait_s(1.0) == 0:  # each is due until a claim says otherwise
         claims.claim(500)
-    bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(20_000)}
+    bases = bases_of(topic)
     client.producer(topic).send_many(
         PriorityMessage(f"m{slot}", 100, slot_basis=bases[slot]) for slot in (5, 300, 600, 999)
     )

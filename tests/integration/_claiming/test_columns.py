@@ -25,7 +25,7 @@ from rmq import (
 )
 from rmq.errors import AlreadySettledError, InvalidValueError
 from tests.conftest import MakeTopic
-from tests.support.clients import left_in, stats_of
+from tests.support.clients import left_in, run_until, stats_of
 from tests.support.core import Claim, Fetcher
 from tests.support.waiting import wait_until
 
@@ -225,9 +225,7 @@ def test_a_listener_nacks_what_is_named_and_what_its_handler_raised_on(
         if alone:
             raise LookupError("the rest")
 
-    client.start()
-    wait_until(lambda: stats_of(client, topic).total("acked") == 200)
-    client.stop()
+    run_until(client, lambda: stats_of(client, topic).total("acked") == 200)
     assert set(map(tuple, attempts.values())) == {(1, 2)}
     assert stats_of(client, topic).total("retried") == 200
 
@@ -251,9 +249,7 @@ def test_leases_of_columns_are_renewed_while_a_handler_runs(client: RmqClient, m
         )
         columns.nack([0])
 
-    client.start()
-    wait_until(lambda: stats_of(client, topic).total("acked") == 60, timeout=30)
-    client.stop()
+    run_until(client, lambda: stats_of(client, topic).total("acked") == 60, timeout=30)
     stats = stats_of(client, topic)
     assert (stats.total("expired"), stats.total("retried"), stats.total("delivered")) == (0, 1, 61)
 

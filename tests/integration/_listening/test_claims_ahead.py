@@ -27,7 +27,7 @@ from rmq import (
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.integration._claiming.test_claim_planner import HOLDER
-from tests.support.clients import left_in, limits_of, stats_of, texts
+from tests.support.clients import left_in, limits_of, run_until, stats_of, texts
 from tests.support.core import (
     ACKED,
     BATCHES_S,
@@ -90,9 +90,7 @@ def test_the_next_claim_is_carried_out_while_the_handler_runs(
         seen.extend(texts(deliveries))
         most.append(in_flight(client, topic))
 
-    client.start()
-    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
-    client.stop()
+    run_until(client, lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
     assert Counter(seen) == Counter(wanted)
     assert max(most) <= 30  # with those whose acks ride on the claim after
     assert stats_of(client, topic).total("delivered") == stats_of(client, topic).total("acked") == 40
@@ -107,9 +105,7 @@ def quick_or_slow(client: RmqClient, topic: Topic, pause_s: float) -> list[int]:
         time.sleep(pause_s)
         found.append(in_flight(client, topic) - len(deliveries))
 
-    client.start()
-    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
-    client.stop()
+    run_until(client, lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
     return found
 
 
@@ -204,9 +200,7 @@ def test_a_connection_that_breaks_below_a_claim_ahead_loses_nothing(
             cuts += 1
             redis_client.client_kill_filter(_type="normal", skipme=True)
 
-    client.start()
-    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0) and set(seen) == wanted)
-    client.stop()
+    run_until(client, lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0) and set(seen) == wanted)
     assert cuts == 5
     assert stats_of(client, topic).total("acked") == 200
     assert stats_of(client, topic).dead == 0
@@ -273,9 +267,7 @@ def test_the_next_claim_of_many_entries_begins_while_they_are_made_ready(
             wait_until(lambda: client.stream(topic).group("g").pending >= 200)
         held.append(client.stream(topic).group("g").pending)
 
-    client.start()
-    wait_until(lambda: len(seen) == 1_000 and client.stream(topic).group("g").pending == 0)
-    client.stop()
+    run_until(client, lambda: len(seen) == 1_000 and client.stream(topic).group("g").pending == 0)
     assert Counter(seen) == Counter(f"e{i}" for i in range(1_000))
     if slots == 1:
         assert seen == [f"e{i}" for i in range(1_000)]
@@ -449,9 +441,7 @@ def test_quick_handlers_of_small_batches_claim_several_at_a_time(
     def handle(deliveries: list[Delivery]) -> None:
         seen.append(texts(deliveries))
 
-    client.start()
-    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
-    client.stop()
+    run_until(client, lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
     assert Counter(text for part in seen for text in part) == Counter(wanted)
     assert max(map(len, seen)) == 7
     assert limits[0] == 7  # nothing is known of the handler yet
@@ -477,9 +467,7 @@ def test_batches_of_a_few_milliseconds_are_claimed_one_at_a_time(
     topic = make_topic(TopicType.PRIORITY)
     send(client, topic, 200)
     client.listener(topic, batch=10)(lambda deliveries: time.sleep(BATCHES_S))
-    client.start()
-    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
-    client.stop()
+    run_until(client, lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
     assert set(limits) <= {0, 10}
 
 
@@ -497,9 +485,7 @@ def test_quick_handlers_of_columns_claim_a_batch_from_each_of_several_slots(
     def handle(columns: DeliveryColumns) -> None:
         seen.append([content.decode() for content in columns.contents])
 
-    client.start()
-    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
-    client.stop()
+    run_until(client, lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
     assert Counter(text for part in seen for text in part) == Counter(wanted)
     assert max(map(len, seen)) == 20 < max(limits)
 
@@ -511,9 +497,7 @@ def test_claims_of_adaptive_handlers_are_one_batch(
     topic = make_topic(TopicType.PRIORITY)
     send(client, topic, 500)
     client.listener(topic, batch=10, adaptive=Adaptive())(lambda deliveries: None)
-    client.start()
-    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
-    client.stop()
+    run_until(client, lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
     assert set(limits) <= {0, 1, 10}
 
 
@@ -547,9 +531,7 @@ def test_what_waits_goes_back_once_a_handler_has_become_slow(
             held.append(in_flight(client, topic))
 
     client.listener(topic, batch=batch)(handle)
-    client.start()
-    wait_until(lambda: len(held) >= 4)
-    client.stop()
+    run_until(client, lambda: len(held) >= 4)
     assert held[0] > 100  # claimed while it was quick
     assert min(held[1:4]) < 100
 
@@ -572,9 +554,7 @@ def test_a_handler_that_fails_at_once_does_not_hold_the_whole_backlog(
         raise ValueError("no")
 
     client.listener(topic, batch=batch)(handle)
-    client.start()
-    wait_until(lambda: stats_of(client, topic).waiting >= 1_500)
-    client.stop()
+    run_until(client, lambda: stats_of(client, topic).waiting >= 1_500)
     # what is handled, what is claimed ahead, and what goes back with the calls after
     assert max(held) <= 2 * MOST_PREFETCHED + 3 * PIGGYBACKED_NACKS
 

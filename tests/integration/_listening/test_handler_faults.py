@@ -26,7 +26,7 @@ from rmq import (
 )
 from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic
-from tests.support.clients import stats_of
+from tests.support.clients import run_until, stats_of
 from tests.support.waiting import wait_until
 
 
@@ -213,9 +213,9 @@ def test_a_stream_delivery_is_not_leaked_either(client: RmqClient, make_topic: M
             raise StrExits
 
     client.producer(topic).send_many(StreamMessage(text) for text in ("bad", "good"))
-    client.start()
-    wait_until(lambda: client.stream(topic).dead("g").count() == 1 and not client.stream(topic).group("g").pending)
-    client.stop()
+    run_until(
+        client, lambda: client.stream(topic).dead("g").count() == 1 and not client.stream(topic).group("g").pending
+    )
     assert seen == {"bad": 2, "good": 1}
 
 
@@ -291,9 +291,7 @@ def test_an_observer_that_fails_loses_and_repeats_nothing(
         seen[delivery.text] += 1
 
     client.producer(topic).send_many(PriorityMessage(f"m{number}", 100) for number in range(50))
-    client.start()
-    wait_until(lambda: stats_of(client, topic).total("acked") == 50)
-    client.stop()
+    run_until(client, lambda: stats_of(client, topic).total("acked") == 50)
     assert seen == Counter(f"m{number}" for number in range(50))
     assert observer.calls
 
@@ -326,9 +324,7 @@ def test_work_that_a_handler_returns_is_nacked(client: RmqClient, make_topic: Ma
 
     client.listener(topic, batch=batch)(lambda given: work(given))
     client.producer(topic).send(PriorityMessage("a", 100))
-    client.start()
-    wait_until(lambda: stats_of(client, topic).dead == 1)
-    client.stop()
+    run_until(client, lambda: stats_of(client, topic).dead == 1)
     [dead] = client.dead(topic).list()
     assert (dead.error_type, ran) == ("InvalidValueError", [])
     assert "returned a coroutine" in dead.error_message

@@ -35,8 +35,7 @@ from rmq import (
     aio,
 )
 from tests.conftest import MakeTopic
-from tests.support.clients import stats_of
-from tests.support.waiting import wait_until
+from tests.support.clients import run_until, stats_of
 
 
 @dataclass(frozen=True)
@@ -68,9 +67,7 @@ def listen(
 ) -> None:
     """Run a handler on the threads' side until something is so."""
     client.listener(topic, **options)(handler)
-    client.start()
-    wait_until(until)
-    client.stop()
+    run_until(client, until)
 
 
 def listen_async(
@@ -303,9 +300,7 @@ def test_columns_have_bodies_that_the_topic_decodes(client: RmqClient, price: To
 
     bodies = [price.encode(MUG), BAD.body, price.encode(CUP)]
     client.producer(price).send_columns(["mug", "bad", "cup"], time_range="1ms", bodies=bodies)
-    client.start()
-    wait_until(settled(client, price))
-    client.stop()
+    run_until(client, settled(client, price))
     check_dead_at_once(client, price, got)
 
 

@@ -35,6 +35,14 @@ def as_user(server: RedisServer, *rights: str) -> str:
     return f"redis://narrow:pw@127.0.0.1:{server.port}"
 
 
+def assert_told(client: RmqClient, told: str) -> None:
+    """Check that a look and a send say what is missing."""
+    producer = client.producer(TOPIC)
+    for call in (client.inspect(TOPIC).stats, lambda: producer.send(PriorityMessage("a", 100))):
+        with pytest.raises(ScriptFailedError, match=told):
+            call()
+
+
 def test_a_server_without_the_commands_of_6_2_is_refused() -> None:
     with without("ZMSCORE") as server, RmqClient(server.url) as client:
         with pytest.raises(UnsafeRedisError, match=r"has no command ZMSCORE; RMQ needs Redis 6\.2 or newer, or Valkey"):
@@ -55,11 +63,7 @@ def test_the_version_that_a_server_tells_is_not_asked_for(caplog: pytest.LogCapt
 def test_a_server_without_scripts_is_told_of(command: str) -> None:
     told = f"Redis has no command {command}; RMQ uses Lua scripts and needs EVALSHA and SCRIPT LOAD$"
     with without(command) as server, RmqClient(server.url) as client:
-        producer = client.producer(TOPIC)
-        with pytest.raises(ScriptFailedError, match=told):
-            client.inspect(TOPIC).stats()
-        with pytest.raises(ScriptFailedError, match=told):
-            producer.send(PriorityMessage("a", 100))
+        assert_told(client, told)
 
 
 @pytest.mark.parametrize(
@@ -68,11 +72,7 @@ def test_a_server_without_scripts_is_told_of(command: str) -> None:
 def test_a_right_that_is_missing_is_named(server: RedisServer, right: str, command: str, loading: str) -> None:
     told = f"{loading}NOPERM.*{command}.*; docs/operate/operations.md lists the permissions that RMQ needs$"
     with RmqClient(as_user(server, right), deadline_s=3_600) as client:
-        producer = client.producer(TOPIC)
-        with pytest.raises(ScriptFailedError, match=told):
-            client.inspect(TOPIC).stats()
-        with pytest.raises(ScriptFailedError, match=told):
-            producer.send(PriorityMessage("a", 100))
+        assert_told(client, told)
 
 
 def test_a_right_that_a_script_is_missing_is_told_of(server: RedisServer) -> None:

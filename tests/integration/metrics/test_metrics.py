@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from rmq import (
 from rmq.errors import InvalidValueError, RedisUnavailableError
 from rmq.metrics import Handlers, TopicsCollector, render, serve, serve_handlers
 from tests.conftest import MakeTopic
+from tests.support.clients import run_until
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
@@ -42,12 +42,6 @@ DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 ALERTS = DEPLOY / "prometheus" / "rmq-alerts.yml"
 DASHBOARD = DEPLOY / "grafana" / "rmq.json"
 NAME = re.compile(r"\brmq_[a-z_]+")
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
 
 
 def parsed(text: str) -> dict[tuple[str, ...], float]:
@@ -203,9 +197,7 @@ def test_a_worker_measures_how_many_sends_a_delivery_stood_for(client: RmqClient
             done.append(delivery.topic.name)
 
     client.producer(topics[0]).send(PriorityMessage("b", 8, body=1, weight=1_000))
-    client.start()
-    wait_until(lambda: len(done) == 3)
-    client.stop()
+    run_until(client, lambda: len(done) == 3)
     found = parsed(generate_latest(registry).decode())
     merging, plain = (topic.name for topic in topics)
     assert (found["rmq_delivery_sends_count", merging], found["rmq_delivery_sends_sum", merging]) == (2, 1_003)

@@ -14,6 +14,7 @@ import pytest
 from rmq import Delivery, FixedTimeMessage, Observer, PriorityMessage, RmqClient, Topic, TopicType, aio
 from rmq.errors import FixedTimePassedError
 from tests.conftest import MakeTopic
+from tests.support.clients import run_until
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
@@ -64,9 +65,7 @@ def test_an_observer_that_fails_settles_nothing_twice(redis_url: str, make_topic
             del delivery
 
         client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(30))
-        client.start()
-        wait_until(lambda: client.inspect(topic).stats().total("acked") == 30, 60)
-        client.stop()
+        run_until(client, lambda: client.inspect(topic).stats().total("acked") == 30, 60)
     assert sorted(observer.contents) == sorted(f"m{i}" for i in range(30))
 
 
@@ -150,9 +149,7 @@ def test_observers_are_told_of_an_error_that_counts_as_nothing(redis_url: str, m
             raise Falsy
 
         client.producer(topic).send(PriorityMessage("bad", 100))
-        client.start()
-        wait_until(lambda: client.inspect(topic).stats().dead == 1, 60)
-        client.stop()
+        run_until(client, lambda: client.inspect(topic).stats().dead == 1, 60)
     assert observer.ends == [Falsy]
 
 
@@ -200,9 +197,7 @@ def handled_by(client: RmqClient, topic: Topic, fails: bool = False, told: list[
             raise ValueError("no")
 
     client.producer(topic).send(PriorityMessage("m", 100))
-    client.start()
-    wait_until(lambda: (stats := client.inspect(topic).stats()).total("acked") + stats.dead == 1, 60)
-    client.stop()
+    run_until(client, lambda: (stats := client.inspect(topic).stats()).total("acked") + stats.dead == 1, 60)
     return seen + [f"dead: {message.error_type}" for message in client.dead(topic).list()]
 
 

@@ -22,7 +22,7 @@ from rmq import Collect, Delivery, Merge, PriorityMessage, RangeMergeMessage, Re
 from rmq.otel import Telemetry
 from rmq.spi import read_context
 from tests.conftest import MakeTopic
-from tests.support.waiting import wait_until
+from tests.support.clients import run_until
 
 
 def spans_of(*args: str) -> list[dict[str, Any]]:
@@ -102,9 +102,7 @@ def test_a_span_says_how_many_sends_its_handler_got_at_once(redis_url: str, make
         for topic in (merging, plain):
             client.producer(topic).send_many(PriorityMessage(name, 9, body="item") for name in "aab")
             client.listener(topic, batch=10)(list)
-        client.start()
-        wait_until(lambda: sum(span.name.startswith("process") for span in spans.get_finished_spans()) == 2, 60)
-        client.stop()
+        run_until(client, lambda: sum(span.name.startswith("process") for span in spans.get_finished_spans()) == 2, 60)
     found = {span.name: dict(span.attributes or {}) for span in spans.get_finished_spans()}
     assert found[f"process {merging.name}"]["rmq.merged"] == 3
     assert found[f"process {merging.name}"]["messaging.batch.message_count"] == 2
@@ -121,9 +119,7 @@ def test_a_handler_that_fails_is_a_failed_span_and_is_measured(redis_url: str, m
             raise ValueError("no")
 
         client.producer(topic).send(PriorityMessage("a", 100))
-        client.start()
-        wait_until(lambda: len(spans.get_finished_spans()) == 3, 60)
-        client.stop()
+        run_until(client, lambda: len(spans.get_finished_spans()) == 3, 60)
         send, process, settle = spans.get_finished_spans()
     assert len({span.context.trace_id for span in (send, process, settle)}) == 1  # pyright: ignore[reportOptionalMemberAccess]
     assert not process.status.is_ok
@@ -178,9 +174,7 @@ def test_the_context_is_that_of_the_configured_propagator(redis_url: str, make_t
         finally:
             detach(token)
         assert [message.body for message in client.inspect(topic).peek()] == [b"A"]
-        client.start()
-        wait_until(lambda: len(spans.get_finished_spans()) == 3, 60)
-        client.stop()
+        run_until(client, lambda: len(spans.get_finished_spans()) == 3, 60)
     assert seen == [(None, {"b3"}) if own else ("Zoë", {"traceparent", "tracestate", "baggage"})]
     assert {span.context.trace_id for span in spans.get_finished_spans() if span.context} == {7}
     assert baggage.get_baggage("tenant") is None
