@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -25,7 +26,7 @@ from tests.support.core import (
     viewing,
 )
 from tests.support.one_slot import claim_slot, settle_slot
-from tests.support.slots import T0, SlotState
+from tests.support.slots import T0, SlotState, scripts_under_test
 
 SECOND = T0 // 1000
 LIVE, EXPIRED, USED_UP = T0 * 1000 + 5, (T0 - 100_000) * 1000 + 5, (T0 - 99_000) * 1000
@@ -62,6 +63,15 @@ NACKS = (Nack(b"held", LIVE, "retry", 1_000, "E", "m"), Nack(b"resent", LIVE, "b
 def script_of(case: str) -> str:
     """Return the script that a case calls."""
     return case.split()[0].rstrip(":")
+
+
+WRITES = {"XADD", "ZADD", "ZREM", "ZREMRANGEBYRANK", "HSET", "HDEL", "HINCRBY"}
+
+
+def commands_of(script: str) -> set[str]:
+    """Return the commands that a script names."""
+    text = scripts_under_test().text(script)
+    return set(re.findall(r"redis\.p?call\('(\w+)'", text)) | set(re.findall(r"'(Z\w*RANGE)'", text))
 
 
 def _send(topic: Topic) -> Call[Any]:

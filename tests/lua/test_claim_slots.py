@@ -14,7 +14,7 @@ from tests.conftest import MakeSlot
 from tests.lua.cases import EXPIRED, FULL, LIVE, OWNER, USED_UP
 from tests.support.core import NO_OWNER, SETTLE_ONLY, ClaimPart, ClaimReply, Nack, Outcomes, claims, slot_keys
 from tests.support.one_slot import claim_slot
-from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_under_test
+from tests.support.slots import T0, SlotState, SlotUnderTest
 
 QUIET = SlotState(store={b"a": T0 - 2, b"b": T0 - 1, b"later": T0 + 10**6})
 HELD = SlotState(store={b"a": T0 - 2, b"h": T0 - 1}, prepare={b"h": LIVE, b"i": LIVE})
@@ -120,30 +120,3 @@ def test_a_slot_of_a_newer_owner_is_refused_by_itself(make_slot: MakeSlot) -> No
     assert [message.content for message in served.messages] == [b"a"]
     with pytest.raises(FencedError):  # the error of a single slot is that of the call
         claim_from(slot, ClaimPart(0, 10, owner=OWNER))
-
-
-def test_a_full_redis_can_be_drained_of_several_slots(make_slot: MakeSlot) -> None:  # pitfall 9
-    slot = make_slot(TopicType.FIXED_TIME, slots=2, checked=False)
-    for number in (0, 1):
-        slot.client.zadd(slot_keys(slot.topic.name, number).store, {b"a%d" % number: T0 - 1})
-    claim_from(slot, ClaimPart(0, 0, owner=OWNER))  # loads it with the clock of the tests
-    slot.client.config_set("maxmemory", 1)
-    try:
-        replies = claim_from(slot, ClaimPart(0, 10, owner=OWNER), ClaimPart(1, 10, owner=OWNER))
-    finally:
-        slot.client.config_set("maxmemory", 0)
-    assert [len(each.messages) for each in replies if isinstance(each, ClaimReply)] == [1, 1]
-
-
-def test_it_touches_the_declared_keys_alone(make_slot: MakeSlot) -> None:  # pitfall 18
-    slot = make_slot(TopicType.FIXED_TIME, slots=2, checked=False)
-    for each in slots_of(slot, 2):
-        each.seed(FULL)
-    call = claims.queue_claims(slot.topic)([ClaimPart(number, 10, owner=OWNER) for number in range(2)])
-    text = scripts_under_test()["claim"]
-    keys = [f"~{key}" for key in call.keys]
-    slot.client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", "nopass", *keys, "+@all")
-    with slot.as_user("narrow") as client:
-        client.script_load(text.text)
-        reply: Any = client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)
-    assert [isinstance(reply, ClaimReply) for reply in call.parse(reply)] == [True, True]

@@ -6,24 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq import Redriven, Topic
+from rmq import Redriven, Topic, TopicType
 from rmq.errors import MemoryFullError
-from tests.lua.cases import FULL, LIMITS, OWNER, WRITERS, apart
+from tests.lua.cases import OWNER, script_of
+from tests.lua.every_case import EVERY, WRITERS, MakeCall
 from tests.support.core import Connections, Nack, dead, parse_url
 from tests.support.one_slot import claim_slot
 from tests.support.servers import RedisServer
 from tests.support.slots import T0, SlotUnderTest, scripts_under_test, scripts_with_fake_clock
 
-SENDS = (
-    "send: after",
-    "send: priority",
-    "send: ages",
-    "send: several",
-    "send: at",
-    "send: limits",
-    "send: delay",
-    "send_merged",
-)
+ADDS = [
+    name
+    for name in WRITERS
+    if script_of(name) in ("send", "send_merged", "redrive", "stream_send", "stream_join", "stream_redrive")
+]
 
 
 @pytest.fixture(scope="module")
@@ -33,42 +29,50 @@ def small_server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def full_slot(small_server: RedisServer, request: pytest.FixtureRequest) -> Iterator[SlotUnderTest]:
-    """A slot with something in every key, on a Redis that takes no more."""
-    script = getattr(request, "param", "claim")
-    slot = SlotUnderTest(small_server.url, Topic("small", WRITERS[script][0], **LIMITS.get(script, {})))
+def full(small_server: RedisServer, request: pytest.FixtureRequest) -> Iterator[tuple[SlotUnderTest, MakeCall]]:
+    """A slot with something in every key, on a Redis that takes no more, and what makes the call of a case."""
+    case = EVERY[getattr(request, "param", "claim")]
+    definition = {name: value for name, value in case.settings.items() if name != "checked"}
+    slot = SlotUnderTest(small_server.url, Topic("small", case.kind, **definition))
     slot.client.flushall()
     slot.set_clock(T0)
-    slot.seed(FULL if slot.topic.merge is None else apart(FULL))
+    make = case.prepare(slot)
     for library in (scripts_with_fake_clock(), scripts_under_test()):
         for name in library.names():
             slot.client.script_load(library.text(name))
     small_server.config_set("maxmemory", 1)
-    yield slot
+    yield slot, make
     small_server.config_set("maxmemory", 0)
-    state = slot.state()
-    assert (state.unaccounted, state.orphans) == (0, {})
+    if slot.topic.type is not TopicType.STREAM:
+        state = slot.state()
+        assert (state.unaccounted, state.orphans) == (0, {})
     slot.close()
 
 
-@pytest.mark.parametrize(
-    ("full_slot", "script"), [(script, script) for script in (*SENDS, "redrive")], indirect=["full_slot"]
-)
-def test_what_adds_is_refused_and_writes_nothing(full_slot: SlotUnderTest, script: str) -> None:
+@pytest.fixture
+def full_slot(full: tuple[SlotUnderTest, MakeCall]) -> SlotUnderTest:
+    return full[0]
+
+
+@pytest.mark.parametrize("full", ADDS, indirect=True)
+def test_what_adds_is_refused_and_writes_nothing(full: tuple[SlotUnderTest, MakeCall]) -> None:
     # pitfall 9
-    before = full_slot.dump()
+    slot, make = full
+    before = slot.dump()
     with pytest.raises(MemoryFullError, match="maxmemory"):
-        full_slot.run(WRITERS[script][1](full_slot.topic))
-    assert full_slot.dump() == before
+        slot.run(make())
+    assert slot.dump() == before
 
 
-@pytest.mark.parametrize("script", [script for script in WRITERS if script not in (*SENDS, "redrive")])
-def test_what_drains_goes_on(full_slot: SlotUnderTest, script: str) -> None:
+@pytest.mark.parametrize("full", [name for name in EVERY if name not in ADDS], indirect=True)
+def test_what_drains_goes_on(full: tuple[SlotUnderTest, MakeCall]) -> None:
     # pitfall 9
-    full_slot.run(WRITERS[script][1](full_slot.topic))
+    slot, make = full
+    found = slot.run(make())
+    assert not any(isinstance(each, Exception) for each in (found if isinstance(found, list) else [found]))
 
 
-@pytest.mark.parametrize("full_slot", ["redrive"], indirect=True)
+@pytest.mark.parametrize("full", ["redrive"], indirect=True)
 def test_a_redrive_of_what_is_gone_is_answered(full_slot: SlotUnderTest) -> None:
     call = dead.redrive(full_slot.topic, 0, ("at", 2**52), overwrite=False, contents=[b"gone"], actor="me")
     assert full_slot.run(call) == [Redriven.ABSENT]

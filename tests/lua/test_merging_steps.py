@@ -9,10 +9,8 @@ import pytest
 import redis
 
 from rmq import Collect, Merge, SendResult, Topic, TopicType
-from rmq.errors import ScriptFailedError
 from tests.conftest import MakeSlot
-from tests.lua.cases import FULL, WRITERS, script_of
-from tests.lua.test_foreign_types import WRITES, commands_of
+from tests.lua.cases import FULL, WRITERS, WRITES, commands_of, script_of
 from tests.support.core import Call, EncodedMessage, Record, framed, read_record, sends, write_record
 from tests.support.slots import T0, SlotState, scripts_with_fake_clock
 
@@ -103,26 +101,6 @@ def test_every_step_keeps_accounts_and_values(script: str, make_slot: MakeSlot) 
     state = slot.state()
     assert before - items_of(state) == ON_PURPOSE.get(script, set())
     assert (state.unaccounted, state.orphans) == (0, {})
-
-
-@pytest.mark.parametrize("script", STEPS)
-def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(script: str, make_slot: MakeSlot) -> None:
-    # pitfall 8
-    kind, case = WRITERS[script]
-    slot = make_slot(kind, checked=False, merge=Merge(Collect()))
-    slot.seed(MERGED)
-    for key in case(slot.topic).keys:
-        if key == slot.keys.wake or (script, key) == ("redrive", slot.keys.held):
-            continue  # to redrive the latter only says that the topic merges
-        kept = slot.client.dump(key)
-        slot.client.set(key, "foreign")
-        before = slot.dump()
-        with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
-            slot.run(case(slot.topic))
-        assert slot.dump() == before, key
-        slot.client.delete(key)
-        if kept:
-            slot.client.restore(key, 0, kept)
 
 
 def test_a_send_that_lacks_a_right_half_way_loses_no_value(make_slot: MakeSlot) -> None:

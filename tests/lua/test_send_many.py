@@ -209,19 +209,6 @@ def test_a_right_that_one_slot_lacks_within_the_script_is_its_own_trouble(redis_
     assert stored == [SendResult(1, 0)] * 3
 
 
-def test_it_touches_the_declared_keys_alone(make_slot: MakeSlot) -> None:  # pitfall 18
-    slot = make_slot(TopicType.PRIORITY, ties="oldest")
-    slot.seed(FULL)
-    call = QueueSends(slot.topic).joined([part(slot.topic, 0, (b"new", 5, b"b"), (b"due", 7, None))])
-    text = scripts_under_test()["send"]
-    keys = [f"~{key}" for key in call.keys]
-    slot.client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", "nopass", *keys, "&*", "+@all")
-    with slot.as_user("narrow") as client:
-        client.script_load(text.text)
-        reply: Any = client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)
-    assert not isinstance(reply[1], bytes | redis.ResponseError)
-
-
 @pytest.mark.parametrize(
     ("kind", "settings", "joins"),
     [

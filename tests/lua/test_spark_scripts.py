@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from itertools import repeat
 from typing import Any, NamedTuple
 
 import pytest
-import redis
 
 from rmq import Owner, Topic, TopicType
-from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, FencedError, ScriptFailedError
+from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, FencedError
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Chunk, Claim, Driver, Entered, How, Reading, Settled, refuse_contents
 from tests.conftest import MakeSlot
-from tests.lua.test_foreign_types import WRITES, commands_of
 from tests.support.core import Call, Nack, QueryKeys, query_keys, wrap
 from tests.support.servers import RedisServer
 from tests.support.slots import SlotState, SlotUnderTest, scripts_under_test, scripts_with_fake_clock
@@ -531,56 +528,6 @@ def opened(slot: SlotUnderTest) -> None:
     slot.send((b"a", slot.now_ms + 1, b"1"), (b"b", slot.now_ms + 1, b"2"))
     slot.advance(1_000)
     read(slot)
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_only_the_declared_keys_and_the_documented_commands(script: str, make_slot: MakeSlot) -> None:
-    # pitfall 18
-    slot = make_slot(TopicType.FIXED_TIME)
-    opened(slot)
-    call, text = SCRIPTS[script](slot.topic), scripts_under_test()[script]
-    rights = ["-@all", "+evalsha", "+script", "+time", *(f"+{name}" for name in commands_of(script))]
-    keys = [f"~{key}" for key in call.keys]
-    slot.client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", "nopass", "resetchannels", *keys, *rights)
-    with slot.as_user("narrow") as client:
-        client.script_load(text.text)
-        call.parse(client.evalsha(text.sha, len(call.keys), *call.keys, *call.args))
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(script: str, make_slot: MakeSlot) -> None:
-    # pitfall 8
-    slot = make_slot(TopicType.FIXED_TIME, checked=False)
-    opened(slot)
-    for key in SCRIPTS[script](slot.topic).keys:
-        kept = slot.client.dump(key)
-        slot.client.set(key, "foreign")
-        before = slot.dump()
-        with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
-            slot.run(SCRIPTS[script](slot.topic))
-        assert slot.dump() == before, key
-        slot.client.delete(key)
-        if kept:
-            slot.client.restore(key, 0, kept)
-
-
-@pytest.mark.parametrize(
-    ("script", "denied"), [(script, command) for script in SCRIPTS for command in sorted(commands_of(script) & WRITES)]
-)
-def test_a_missing_right_half_way_loses_no_message(script: str, denied: str, make_slot: MakeSlot) -> None:
-    # pitfall 8: nothing is rolled back, so the destination is written before the source is removed
-    slot = make_slot(TopicType.FIXED_TIME, checked=False)
-    opened(slot)
-    slot.client.execute_command("ACL", "SETUSER", "limited", "reset", "on", "nopass", "~*", "&*", "+@all", f"-{denied}")
-    with slot.as_user("limited") as client:
-        text, call = scripts_with_fake_clock()[script], SCRIPTS[script](slot.topic)
-        client.script_load(text.text)
-        with suppress(redis.ResponseError):
-            client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)
-    state = slot.state()
-    there = state.store.keys() | state.prepare.keys() | state.dead.keys()
-    done_on_purpose = {b"a", b"b"} if script == "spark_settle" else set[bytes]()
-    assert {b"a", b"b", b"held", b"dead"} - there <= done_on_purpose
 
 
 def test_a_full_redis_can_be_drained() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rmq import TopicType, WhenFull
-from rmq.errors import BacklogFullError, FixedTimePassedError, ScriptFailedError
+from rmq.errors import BacklogFullError, FixedTimePassedError
 from rmq.spark.marks import Mark, Once, send_once
 from tests.conftest import MakeSlot, MakeTopic
-from tests.lua.test_foreign_types import commands_of
 from tests.support.core import EncodedMessage, sent_key
-from tests.support.slots import SlotUnderTest, scripts_under_test
+from tests.support.slots import SlotUnderTest
 
 ROWS = [EncodedMessage(0, b"a", 1_000, b"A"), EncodedMessage(0, b"b", 2_000, None)]
 OTHER = [EncodedMessage(0, b"c", 1_000, None)]
@@ -87,32 +86,6 @@ def test_entries_of_a_stream(make_topic: MakeTopic, make_slot: MakeSlot) -> None
         assert send(slot, mark(rows=rows), rows) == expected
     entries = slot.client.xrange(slot.keys.store) or []
     assert [fields for _, fields in entries] == [{b"content": b"a", b"body": b"A"}, {b"x": b"y"}]
-
-
-def test_only_the_declared_keys_and_the_documented_commands(make_slot: MakeSlot) -> None:
-    # pitfall 18
-    slot = make_slot(TopicType.PRIORITY)
-    call, text = send_once(slot.topic, 0, ROWS, mark()), scripts_under_test()["send"]
-    rights = ["-@all", "+evalsha", "+script", "+time", "+publish", *(f"+{name}" for name in commands_of("send"))]
-    keys = [f"~{key}" for key in call.keys]
-    slot.client.execute_command(
-        "ACL", "SETUSER", "narrow", "reset", "on", "nopass", "resetchannels", f"&{slot.keys.wake}", *keys, *rights
-    )
-    with slot.as_user("narrow") as client:
-        client.script_load(text.text)
-        assert call.parse(client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)) == Once(2, 0, 0)
-
-
-@pytest.mark.parametrize("place", ["store", "prepare", "body", "meta", "sent"])
-def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(place: str, make_slot: MakeSlot) -> None:
-    # pitfall 8
-    slot = make_slot(TopicType.PRIORITY, checked=False)
-    key = sent_key(slot.topic.name, 0, "q1") if place == "sent" else getattr(slot.keys, place)
-    slot.client.set(key, "foreign")
-    before = slot.dump()
-    with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
-        send(slot, mark())
-    assert slot.dump() == before
 
 
 def test_the_digest_tells_lists_of_messages_apart() -> None:

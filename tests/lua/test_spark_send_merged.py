@@ -13,17 +13,14 @@ from rmq.errors import (
     BatchChangedError,
     CollectionFullError,
     FixedTimePassedError,
-    ScriptFailedError,
     SumOutOfRangeError,
 )
 from rmq.spark.marks import Mark, Once, send_once
 from tests.conftest import MakeSlot
-from tests.lua.test_foreign_types import commands_of
 from tests.support.core import EncodedMessage, Record, Reducer, framed, read_record, sent_key, write_record
-from tests.support.slots import SlotUnderTest, scripts_under_test, with_hints
+from tests.support.slots import SlotUnderTest, with_hints
 
 HOUR_MS = 3_600_000
-PLACES = ["store", "prepare", "body", "meta", "held", "retry", "error", "born", "sent"]
 
 
 def number(content: bytes, value: float, count: int = 1, kind: str = "S", score: int = 5_000) -> EncodedMessage:
@@ -243,34 +240,3 @@ def test_the_digest_is_that_of_the_sends_in_whatever_order_they_were_folded() ->
         [items(b"a", b"xx")],
     ]
     assert len({mark(rows).digest for rows in lists}) == len(lists)
-
-
-def test_only_the_declared_keys_and_the_documented_commands(make_slot: MakeSlot) -> None:
-    # pitfall 18
-    limits = {"max_backlog": 1, "when_full": WhenFull.DROP, "ttl": timedelta(hours=1)}
-    slot = make_slot(TopicType.PRIORITY, merge=Merge(Sum()), **limits)
-    call, text = send_once(slot.topic, 0, ROWS, mark(ROWS)), scripts_under_test()["send_merged"]
-    commands = commands_of("send_merged")
-    rights = ["-@all", "+evalsha", "+script", "+time", "+publish", *(f"+{name}" for name in commands)]
-    keys = [f"~{key}" for key in call.keys]
-    slot.client.execute_command(
-        "ACL", "SETUSER", "narrow", "reset", "on", "nopass", "resetchannels", f"&{slot.keys.wake}", *keys, *rights
-    )
-    with slot.as_user("narrow") as client:
-        client.script_load(text.text)
-        assert call.parse(client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)).skipped == 0
-        assert call.parse(client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)).skipped == 2
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(place: str, make_slot: MakeSlot) -> None:
-    # pitfall 8
-    merge = Merge(Collect(max_items=10))
-    limits = {"max_backlog": 1, "when_full": WhenFull.DROP, "ttl": timedelta(hours=1)}
-    slot = make_slot(TopicType.PRIORITY, checked=False, merge=merge, **limits)
-    key = sent_key(slot.topic.name, 0, "q1") if place == "sent" else getattr(slot.keys, place)
-    slot.client.set(key, "foreign")
-    before = slot.dump()
-    with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
-        send(slot, [items(b"a", b"1")])
-    assert slot.dump() == before

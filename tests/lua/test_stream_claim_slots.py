@@ -42,6 +42,16 @@ def fill(connections: Connections, topic: Topic, slot: int, number: int, size_by
     connections.run(streams.sends(topic)(slot, messages))
 
 
+def filled(
+    make_topic: MakeTopic, connections: Connections, number: int, size_bytes: int = 1, *, slots: int = 2
+) -> Topic:
+    """Return a topic with so many entries in each slot."""
+    topic = make_topic(TopicType.STREAM, slots=slots, checked=False)
+    for slot in range(slots):
+        fill(connections, topic, slot, number, size_bytes)
+    return topic
+
+
 def claim_from(
     topic: Topic, parts: Sequence[ClaimPart], member: Member = ME
 ) -> Call[list[ClaimReply[StreamClaimed] | RmqError]]:
@@ -172,9 +182,7 @@ def test_a_slot_fares_as_with_a_call_of_its_own(
 def test_claims_with_names_of_their_own_are_acked_as_a_whole_in_each_slot(
     make_topic: MakeTopic, redis_client: Any, connections: Connections
 ) -> None:
-    topic = make_topic(TopicType.STREAM, slots=2, checked=False)
-    for slot in (0, 1):
-        fill(connections, topic, slot, 5)
+    topic = filled(make_topic, connections, 5)
     replies = connections.run(claim_from(topic, [ClaimPart(slot, 50, start=1) for slot in (0, 1)]))
     whole: list[Sequence[WholeClaim]] = []
     for reply in replies:
@@ -202,9 +210,7 @@ def test_claims_with_names_of_their_own_are_acked_as_a_whole_in_each_slot(
 def test_a_broken_slot_does_not_hold_up_the_others(
     broken: int, name: str, make_topic: MakeTopic, redis_client: Any, connections: Connections
 ) -> None:
-    topic = make_topic(TopicType.STREAM, slots=4, checked=False)
-    for slot in range(3):
-        fill(connections, topic, slot, 2)
+    topic = filled(make_topic, connections, 2, slots=4)
     key = getattr(group_keys(topic.name, broken, "g"), name)
     redis_client.delete(key)
     redis_client.set(key, "foreign")
@@ -244,9 +250,7 @@ def test_slots_of_other_owners_are_refused_by_themselves(
 def test_a_new_owner_waits_only_in_slots_where_others_are_at_work(
     make_topic: MakeTopic, redis_client: Any, connections: Connections
 ) -> None:
-    topic = make_topic(TopicType.STREAM, slots=2, checked=False)
-    for slot in (0, 1):
-        fill(connections, topic, slot, 3)
+    topic = filled(make_topic, connections, 3)
     connections.run(claim_group(topic, 0, OTHER, 1, owner=Owner(5, "zk")))
     call = claim_from(topic, [ClaimPart(slot, 10, owner=OWNER) for slot in (0, 1)])
     waits, free = connections.run(call)
@@ -262,9 +266,7 @@ def test_a_new_owner_waits_only_in_slots_where_others_are_at_work(
 
 
 def test_two_consumers_share_the_slots_and_nothing_comes_twice(make_topic: MakeTopic, connections: Connections) -> None:
-    topic = make_topic(TopicType.STREAM, slots=4, checked=False)
-    for slot in range(4):
-        fill(connections, topic, slot, 17)
+    topic = filled(make_topic, connections, 17, slots=4)
     seen: list[tuple[int, bytes]] = []
     outcomes = {member: [Outcomes()] * 4 for member in (ME, OTHER)}
     for turn in range(20):
@@ -283,9 +285,7 @@ def test_two_consumers_share_the_slots_and_nothing_comes_twice(make_topic: MakeT
 def test_what_a_lost_reply_has_claimed_comes_again_when_the_leases_end(
     make_topic: MakeTopic, redis_client: Any, connections: Connections
 ) -> None:
-    topic = make_topic(TopicType.STREAM, slots=2, checked=False)
-    for slot in (0, 1):
-        fill(connections, topic, slot, 2)
+    topic = filled(make_topic, connections, 2)
     call = claim_from(topic, [ClaimPart(slot, 10) for slot in (0, 1)])
     assert not call.repeatable
     lost = connections.run(call)  # nobody reads it
@@ -319,9 +319,7 @@ def test_an_error_of_the_disk_in_one_slot_is_a_lost_reply(make_topic: MakeTopic)
 def test_the_bytes_are_those_of_all_slots_and_each_slot_has_its_turn(
     make_topic: MakeTopic, connections: Connections
 ) -> None:
-    topic = make_topic(TopicType.STREAM, slots=4, checked=False)
-    for slot in range(4):
-        fill(connections, topic, slot, 10, 20_000)
+    topic = filled(make_topic, connections, 10, 20_000, slots=4)
     seen: dict[int, int] = dict.fromkeys(range(4), 0)
     outcomes = dict.fromkeys(range(4), Outcomes())
     queue = list(range(4))
@@ -423,9 +421,7 @@ def test_an_owner_need_not_wait_for_retries_of_later(
 def test_a_full_redis_can_be_drained_of_several_slots(  # pitfall 9
     make_topic: MakeTopic, redis_client: Any, connections: Connections
 ) -> None:
-    topic = make_topic(TopicType.STREAM, slots=2, checked=False)
-    for slot in (0, 1):
-        fill(connections, topic, slot, 1)
+    topic = filled(make_topic, connections, 1)
     connections.run(claim_from(topic, [ClaimPart(slot, 0) for slot in (0, 1)]))  # loads it
     redis_client.config_set("maxmemory", 1)
     try:
@@ -441,9 +437,7 @@ def test_a_full_redis_can_be_drained_of_several_slots(  # pitfall 9
 def test_a_server_that_takes_no_writes_refuses_all_of_it(
     make_topic: MakeTopic, redis_client: Any, redis_url: str, connections: Connections
 ) -> None:
-    topic = make_topic(TopicType.STREAM, slots=2, checked=False)
-    for slot in (0, 1):
-        fill(connections, topic, slot, 1)
+    topic = filled(make_topic, connections, 1)
     call = claim_from(topic, [ClaimPart(slot, 10) for slot in (0, 1)])
     connections.run(claim_from(topic, [ClaimPart(slot, 0) for slot in (0, 1)]))  # loads it
     redis_client.execute_command(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -11,10 +10,10 @@ import pytest
 import redis
 
 from rmq import Owner, Redriven, Retention, Topic, TopicType
-from rmq.errors import FencedError, MemoryFullError, ScriptFailedError
+from rmq.errors import FencedError
 from tests.conftest import MakeTopic
-from tests.lua.cases import script_of
-from tests.lua.stream_cases import ME, OWNER, READERS, WRITERS, Seeded, all_keys, padded, seed
+from tests.lua.cases import commands_of, script_of
+from tests.lua.stream_cases import ME, OWNER, READERS, WRITERS, all_keys, padded, seed
 from tests.support.core import (
     ClaimReply,
     Connections,
@@ -27,11 +26,9 @@ from tests.support.core import (
     dead,
     default_scripts,
     group_keys,
-    parse_url,
     streams,
 )
 from tests.support.one_slot import claim_group, settle_group
-from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
 CASES = WRITERS | READERS
@@ -43,11 +40,19 @@ def topic(make_topic: MakeTopic) -> Topic:
     return make_topic(TopicType.STREAM, checked=False, max_retries=16)
 
 
-def commands_of(script: str) -> set[str]:
-    text = default_scripts().text(script)
-    found = re.findall(r"redis\.p?call\('(\w+)'(?:, '([A-Z]+)')?", text)
-    containers = {"XINFO", "XGROUP"}
-    return {f"{name}|{sub}" if name in containers else name for name, sub in found}
+@pytest.fixture
+def store(topic: Topic, redis_client: Any) -> str:
+    """A stream without entries, of which a group reads all."""
+    redis_client.xgroup_create(f"{topic.name}_0", "g", "0", mkstream=True)
+    return f"{topic.name}_0"
+
+
+def add(client: Any, store: str, contents: Iterable[object]) -> list[bytes]:
+    """Return the ids of the entries."""
+    with client.pipeline(transaction=False) as pipeline:
+        for content in contents:
+            pipeline.xadd(store, {"content": content})
+        return pipeline.execute()
 
 
 def dump(client: Any, topic: Topic) -> dict[str, bytes | None]:
@@ -57,59 +62,6 @@ def dump(client: Any, topic: Topic) -> dict[str, bytes | None]:
 def messages(reply: object) -> list[StreamClaimed]:
     assert isinstance(reply, ClaimReply)
     return list(reply.messages)  # pyright: ignore[reportReturnType]
-
-
-def test_every_script_has_a_case() -> None:
-    assert set(map(script_of, CASES)) == {name for name in default_scripts().names() if name.startswith("stream_")}
-
-
-@pytest.mark.parametrize("script", CASES)
-def test_a_user_who_may_only_touch_the_declared_keys_can_run_it(
-    script: str, topic: Topic, redis_client: Any, redis_url: str
-) -> None:
-    # pitfall 18
-    names = seed(redis_client, topic)
-    call, text = CASES[script](topic, names), default_scripts()[script_of(script)]
-    containers = ["+xinfo", "+xgroup"]  # their subcommands have names of their own from Redis 7 on
-    rights = ["-@all", "+evalsha", "+script", "+time", "+publish", *containers]
-    rights += [f"+{name.split('|')[0].lower()}" for name in commands_of(script_of(script))]
-    keys = [f"~{key}" for key in call.keys]
-    redis_client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", "nopass", "&*", *keys, *rights)
-    client = redis.Redis.from_url(redis_url, protocol=2, single_connection_client=True)
-    try:
-        client.execute_command("AUTH", "narrow", "none")
-        client.script_load(text.text)
-        reply = client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)
-    finally:
-        client.close()
-    call.parse(reply)
-
-
-@pytest.mark.parametrize("script", WRITERS)
-def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(
-    script: str, topic: Topic, redis_client: Any, connections: Connections
-) -> None:
-    # pitfall 8
-    names = seed(redis_client, topic)
-    own = set(all_keys(topic))
-    for key in CASES[script](topic, names).keys:
-        if key not in own or (script == "stream_drop_group" and key != f"{topic.name}_0"):
-            continue
-        kept = redis_client.dump(key)
-        redis_client.set(key, "foreign")
-        before = dump(redis_client, topic)
-        with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
-            connections.run(CASES[script](topic, names))
-        assert dump(redis_client, topic) == before, key
-        redis_client.restore(key, 0, kept, replace=True)  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.parametrize("script", READERS)
-def test_readers_write_nothing(script: str, topic: Topic, redis_client: Any, connections: Connections) -> None:
-    names = seed(redis_client, topic)
-    before = dump(redis_client, topic)
-    connections.run(CASES[script](topic, names))
-    assert dump(redis_client, topic) == before
 
 
 @pytest.mark.parametrize(
@@ -260,12 +212,9 @@ def test_slots_that_are_settled_together_have_their_own_replies(
 
 
 def test_a_new_owner_waits_for_the_leases_of_the_one_before(
-    topic: Topic, redis_client: Any, connections: Connections
+    store: str, topic: Topic, redis_client: Any, connections: Connections
 ) -> None:
-    store = f"{topic.name}_0"
-    redis_client.xgroup_create(store, "g", "0", mkstream=True)
-    for number in range(4):
-        redis_client.xadd(store, {"content": number})
+    add(redis_client, store, range(4))
     before, after = Member("g", "before"), Member("g", "after")
     held = messages(connections.run(claim_group(topic, 0, before, 2, owner=Owner(1, "zk"))))
     assert len(held) == 2
@@ -278,13 +227,10 @@ def test_a_new_owner_waits_for_the_leases_of_the_one_before(
 
 
 def test_a_new_owner_handles_nothing_beside_the_one_before(
-    topic: Topic, redis_client: Any, connections: Connections
+    store: str, topic: Topic, redis_client: Any, connections: Connections
 ) -> None:
     """Also no retry that is due, and no delivery of the other one whose lease has ended before the last one's."""
-    store = f"{topic.name}_0"
-    redis_client.xgroup_create(store, "g", "0", mkstream=True)
-    for number in range(4):
-        redis_client.xadd(store, {"content": number})
+    add(redis_client, store, range(4))
     before, after = Member("g", "before"), Member("g", "after")
     one, two, three = messages(connections.run(claim_group(topic, 0, before, 3, owner=Owner(1, "zk"))))
     failed = Outcomes(nacks=[Nack(one.id, 1)])
@@ -303,15 +249,12 @@ def test_a_new_owner_handles_nothing_beside_the_one_before(
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 10])
 def test_redeliveries_and_new_entries_share_the_room(
-    limit: int, topic: Topic, redis_client: Any, connections: Connections
+    limit: int, store: str, topic: Topic, redis_client: Any, connections: Connections
 ) -> None:
-    store = f"{topic.name}_0"
-    redis_client.xgroup_create(store, "g", "0", mkstream=True)
-    old = [redis_client.xadd(store, {"content": "old"}) for _ in range(100)]
+    old = add(redis_client, store, ["old"] * 100)
     redis_client.xreadgroup("g", "gone", {store: ">"}, count=100)
     redis_client.xclaim(store, "g", "gone", 0, old, idle=10**8, justid=True)  # pyright: ignore[reportArgumentType]
-    for _ in range(100):
-        redis_client.xadd(store, {"content": "new"})
+    add(redis_client, store, ["new"] * 100)
     seen: list[bytes] = []
     while len(seen) < 200:
         page = messages(connections.run(claim_group(topic, 0, ME, limit)))
@@ -323,13 +266,10 @@ def test_redeliveries_and_new_entries_share_the_room(
 
 
 def test_a_pass_over_many_pending_goes_in_bounded_steps_and_rests_until_a_lease_can_end(
-    topic: Topic, redis_client: Any, connections: Connections
+    store: str, topic: Topic, redis_client: Any, connections: Connections
 ) -> None:
     # pitfalls 16, 28
-    store = f"{topic.name}_0"
-    redis_client.xgroup_create(store, "g", "0", mkstream=True)
-    for _ in range(1_000):
-        redis_client.xadd(store, {"content": "x"})
+    add(redis_client, store, ["x"] * 1_000)
     redis_client.xreadgroup("g", "holder", {store: ">"}, count=1_000)
     steps, reply = 0, None
     while reply is None or reply.next_due_ms <= reply.now_ms:
@@ -342,14 +282,9 @@ def test_a_pass_over_many_pending_goes_in_bounded_steps_and_rests_until_a_lease_
 
 
 def test_a_long_pass_that_finds_nothing_takes_its_time_and_does_not_hold_up_new_ones(
-    topic: Topic, redis_client: Any, connections: Connections
+    store: str, topic: Topic, redis_client: Any, connections: Connections
 ) -> None:
-    store = f"{topic.name}_0"
-    redis_client.xgroup_create(store, "g", "0", mkstream=True)
-    with redis_client.pipeline(transaction=False) as pipeline:
-        for _ in range(3_000):
-            pipeline.xadd(store, {"content": "x"})
-        pipeline.execute()
+    add(redis_client, store, ["x"] * 3_000)
     redis_client.xreadgroup("g", "holder", {store: ">"}, count=3_000)
     redis_client.xadd(store, {"content": "new"})
     reply = connections.run(claim_group(topic, 0, ME, 10))
@@ -369,10 +304,9 @@ def test_a_long_pass_that_finds_nothing_takes_its_time_and_does_not_hold_up_new_
 
 
 def test_leases_are_noticed_in_time_after_a_clock_that_was_ahead(
-    topic: Topic, redis_client: Any, connections: Connections
+    store: str, topic: Topic, redis_client: Any, connections: Connections
 ) -> None:
-    store, group = f"{topic.name}_0", next(key for key in all_keys(topic) if key.startswith("group:"))
-    redis_client.xgroup_create(store, "g", "0", mkstream=True)
+    group = next(key for key in all_keys(topic) if key.startswith("group:"))
     redis_client.xadd(store, {"content": "x"})
     ahead_ms = connections.run(streams.look(topic, [0], "g"))[0] + 3_600_000
     redis_client.hset(group, mapping={"scan_at": ahead_ms, "scan_cursor": "", "scan_start": 1, "scan_first": ahead_ms})
@@ -426,45 +360,6 @@ def test_a_redrive_of_what_nothing_is_left_of_takes_it_off_the_dead(
     assert connections.run(dead.redrive_entries(topic, 0, "g", [names.gone])) == [Redriven.ABSENT]
     assert redis_client.zscore(keys.dead, names.gone) is None
     assert not redis_client.hexists(keys.reason, names.gone)
-
-
-# --- at maxmemory
-
-
-@pytest.fixture(scope="module")
-def small_server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def small(small_server: RedisServer) -> Iterator[tuple[Any, Connections]]:
-    connections = Connections(parse_url(small_server.url))
-    with small_server.connect() as client:
-        client.flushall()
-        yield client, connections
-        small_server.config_set("maxmemory", 0)
-    connections.close()
-
-
-@pytest.mark.parametrize("script", WRITERS)
-def test_a_full_redis_can_be_drained_and_takes_no_more(
-    script: str, small: tuple[Any, Connections], small_server: RedisServer
-) -> None:
-    # pitfall 9
-    client, connections = small
-    topic = Topic("small", TopicType.STREAM)
-    names: Seeded = seed(client, topic)
-    for name in default_scripts().names():
-        client.script_load(default_scripts().text(name))
-    small_server.config_set("maxmemory", 1)
-    before = dump(client, topic)
-    if script in ("stream_send", "stream_join", "stream_redrive"):
-        with pytest.raises(MemoryFullError):
-            connections.run(CASES[script](topic, names))
-        assert dump(client, topic) == before
-    else:
-        connections.run(CASES[script](topic, names))
 
 
 def test_large_entries_are_read_few_at_a_time_though_the_bound_was_lowered_since(

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha1
-from typing import Any
 
 import pytest
 
 from rmq import Fixed, Merge, Sum, TopicType
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Driver, Reading
-from tests.conftest import MakeSlot, MakeTopic
-from tests.lua import stream_cases
-from tests.lua.cases import FULL, LIMITS, READERS, WRITERS
-from tests.lua.test_spark_log import EACH, filled
+from tests.conftest import MakeSlot
+from tests.lua.every_case import EVERY
 from tests.support.core import Connections, Record, Script, ScriptLibrary, parse_url, write_record
 from tests.support.slots import READ_FAKE_CLOCK, SlotUnderTest, scripts_under_test
 
@@ -63,34 +60,11 @@ def connections(redis_url: str) -> Iterator[Connections]:
     made.close()
 
 
-@pytest.mark.parametrize("script", WRITERS | READERS)
-def test_what_a_script_stores_is_no_number(script: str, make_slot: MakeSlot, connections: Connections) -> None:
-    kind, case = (WRITERS | READERS)[script]
-    slot = make_slot(kind, **LIMITS.get(script, {}))
-    slot.seed(FULL)
-    connections.run(case(slot.topic))
-
-
-@pytest.mark.parametrize("script", stream_cases.WRITERS | stream_cases.READERS)
-def test_what_a_script_of_streams_stores_is_no_number(
-    script: str, make_topic: MakeTopic, make_slot: MakeSlot, redis_client: Any, connections: Connections
-) -> None:
-    make_slot(TopicType.PRIORITY)  # which sets the clock
-    topic = make_topic(TopicType.STREAM, checked=False)
-    names = stream_cases.seed(redis_client, topic)
-    call = (stream_cases.WRITERS | stream_cases.READERS)[script](topic, names)
-    found = connections.run(call)
-    assert not isinstance(found, list) or not any(isinstance(each, Exception) for each in found)  # pyright: ignore
-
-
-@pytest.mark.parametrize("script", EACH)
-def test_what_a_query_that_follows_a_stream_stores_is_no_number(
-    script: str, make_topic: MakeTopic, make_slot: MakeSlot, connections: Connections
-) -> None:
-    make_slot(TopicType.PRIORITY)
-    topic = make_topic(TopicType.STREAM, checked=False, slots=1)
-    filled(connections, topic)
-    connections.run(EACH[script](topic))
+@pytest.mark.parametrize("name", [name for name in EVERY if name != "keeper"])
+def test_what_a_script_stores_is_no_number(name: str, make_slot: MakeSlot, connections: Connections) -> None:
+    _, make = EVERY[name].made(make_slot)
+    found = connections.run(make())
+    assert not any(isinstance(each, Exception) for each in (found if isinstance(found, list) else [found]))
 
 
 @pytest.mark.parametrize("merge", [None, Merge(Sum(), window=Fixed("1ms"))])
