@@ -6,12 +6,13 @@ import logging
 import os
 from collections.abc import Callable, Generator, Iterator
 from itertools import count
+from uuid import uuid4
 
 import pytest
 import redis
 from hypothesis import HealthCheck, Phase, settings
 
-from rmq import Topic, TopicType
+from rmq import Coordinator, Topic, TopicType
 from tests.support.containers import RedisContainer, redis_image
 from tests.support.core import Connections, parse_url
 from tests.support.servers import RedisServer
@@ -19,6 +20,7 @@ from tests.support.slots import SlotUnderTest, check_topic, forget_topic, script
 from tests.support.spark_classes import jvm_options
 from tests.support.unmeasured import Measuring
 from tests.support.waiting import wait_until
+from tests.support.zookeeper import ZooKeeperEnsemble
 
 __all__ = ["wait_until"]
 
@@ -41,6 +43,7 @@ _measuring = Measuring()
 
 MakeTopic = Callable[..., Topic]
 MakeSlot = Callable[..., SlotUnderTest]
+Coordinate = Callable[..., Coordinator]
 
 
 def pytest_collection() -> None:
@@ -102,6 +105,20 @@ def redis_client(redis_url: str) -> Iterator[redis.Redis]:
     """A plain client of the shared Redis."""
     with redis.Redis.from_url(redis_url) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeperEnsemble]:
+    """A ZooKeeper, one for each pytest worker. Not to be stopped: make a `ZooKeeperEnsemble` of your own for that."""
+    with ZooKeeperEnsemble(tick_ms=500, settings={"maxSessionTimeout": "600000"}) as servers:
+        yield servers
+
+
+@pytest.fixture
+def coordinate(zookeeper: ZooKeeperEnsemble) -> Coordinate:
+    """Make coordinators of one cluster, below a chroot that no other test has: `coordinate(**options)`."""
+    chroot = f"/test-{uuid4().hex}"
+    return lambda **options: Coordinator(zookeeper.hosts, **{"chroot": chroot, **options})
 
 
 @pytest.fixture

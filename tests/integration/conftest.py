@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from rmq import RmqClient
+from rmq import ImmediateRetry, RmqClient, Topic, TopicType
 from rmq.testing import Server
+from tests.conftest import MakeTopic
 from tests.support.sides import SIDES, Side, side_of
+from tests.support.slots import forget_topic
+from tests.support.streams import check_stream
+from tests.support.topologies import RedisClusterServers
+
+MakeStream = Callable[..., Topic]
 
 BOTH_SIDES = {
     f"test_{part}"
@@ -38,6 +45,41 @@ def client(redis_url: str, side: Side) -> Iterator[RmqClient]:
     """A client of the shared Redis."""
     with side.client(redis_url, deadline_s=10.0) as client:
         yield client
+
+
+@pytest.fixture
+def make_stream(make_topic: MakeTopic, client: RmqClient, redis_client: Any) -> Iterator[MakeStream]:
+    """Make stream topics; after the test each is checked and deleted."""
+    made: list[Topic] = []
+
+    def make(**definition: object) -> Topic:
+        made.append(make_topic(TopicType.STREAM, checked=False, **{"retry": ImmediateRetry(), **definition}))
+        return made[-1]
+
+    yield make
+    try:
+        for topic in made:
+            check_stream(client, redis_client, topic)
+    finally:
+        for topic in made:
+            forget_topic(redis_client, topic.name)
+
+
+@pytest.fixture(scope="session")
+def cluster_servers() -> Iterator[RedisClusterServers]:
+    with RedisClusterServers(3) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def cluster(cluster_servers: RedisClusterServers) -> RedisClusterServers:
+    """Three masters without replicas, which are empty, and the same for all modules.
+
+    Tests may move hash slots and freeze a node for a while, and must not kill: make a `RedisClusterServers` for that.
+    """
+    for server in cluster_servers.servers:
+        cluster_servers.ask(server, "FLUSHALL")
+    return cluster_servers
 
 
 @pytest.fixture(scope="module")

@@ -136,11 +136,10 @@ def test_segments_are_those_of_plain_python_with_a_rival_on_the_topic(shop: Shop
     shop.check_empty()
 
 
-def test_spark_and_a_worker_own_slots(shop: Shop) -> None:
+def test_spark_and_a_worker_own_slots(shop: Shop, zookeeper: ZooKeeperEnsemble) -> None:
     expected, _ = in_plain_python()
-    with ZooKeeperEnsemble(tick_ms=500) as servers:
-        access = ZooKeeperAccess(servers.hosts, "/audience")
-        report = run(shop.spark, shop.settings(lines=slice_path(), slots=4, batch=200, rival=60, zookeeper=access))
+    access = ZooKeeperAccess(zookeeper.hosts, "/audience")
+    report = run(shop.spark, shop.settings(lines=slice_path(), slots=4, batch=200, rival=60, zookeeper=access))
     assert shop.segments() == expected
     assert (report.disorder, report.serial) == (Disorder(), True)
     assert report.rival == 60

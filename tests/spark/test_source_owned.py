@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -16,11 +14,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from rmq import Coordinator, Delivery, PriorityMessage, RmqClient, Topic, TopicType
+from tests.conftest import Coordinate
 from tests.spark.sessions import stream_of
 from tests.support.waiting import wait_until
-from tests.support.zookeeper import ZooKeeperEnsemble
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:No chroot path exists")]
+pytestmark = pytest.mark.slow
 
 LIMIT_S = 150
 NUMBER = 100
@@ -28,18 +26,11 @@ REFUSED = "has workers that own its slots, but this query has no option owners o
 numbers = count(1)
 
 
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tick_ms=500) as servers:
-        yield servers
-
-
 class Worker:
     """A worker that owns the slots of one topic, and acks all it gets."""
 
-    def __init__(self, client: RmqClient, zookeeper: ZooKeeperEnsemble, topic: Topic) -> None:
-        chroot = f"/spark-{os.getpid()}-{random.randrange(10**9)}"
-        self._client = RmqClient(client.url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot))
+    def __init__(self, client: RmqClient, coordinator: Coordinator, topic: Topic) -> None:
+        self._client = RmqClient(client.url, zookeeper=coordinator)
         self.handled: list[str] = []
         self._client.listener(topic)(self._handle)
 
@@ -68,10 +59,10 @@ def fill(client: RmqClient, topic: Topic, first: int = 0) -> list[str]:
 
 
 def test_a_query_refuses_a_topic_that_has_an_owner_and_looking_does_not(
-    spark: SparkSession, spark_client: RmqClient, zookeeper: ZooKeeperEnsemble, topic: Topic, tmp_path: Path
+    spark: SparkSession, spark_client: RmqClient, coordinate: Coordinate, topic: Topic, tmp_path: Path
 ) -> None:
     sent = fill(spark_client, topic)
-    with Worker(spark_client, zookeeper, topic) as worker:
+    with Worker(spark_client, coordinate(), topic) as worker:
         wait_until(lambda: len(worker.handled) == NUMBER, LIMIT_S)
         stream = stream_of(spark, spark_client.url, topic.name).writeStream.foreachBatch(never)
         query = stream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
@@ -84,7 +75,7 @@ def test_a_query_refuses_a_topic_that_has_an_owner_and_looking_does_not(
 
 
 def test_an_owner_that_comes_later_ends_the_query_and_waits_for_its_leases(
-    spark: SparkSession, spark_client: RmqClient, zookeeper: ZooKeeperEnsemble, topic: Topic, tmp_path: Path
+    spark: SparkSession, spark_client: RmqClient, coordinate: Coordinate, topic: Topic, tmp_path: Path
 ) -> None:
     sent = fill(spark_client, topic)
     claimed, owned = threading.Event(), threading.Event()
@@ -100,7 +91,7 @@ def test_an_owner_that_comes_later_ends_the_query_and_waits_for_its_leases(
         wait_until(lambda: claimed.is_set() or not query.isActive, LIMIT_S)
         assert query.exception() is None
         more = fill(spark_client, topic, NUMBER)
-        with Worker(spark_client, zookeeper, topic) as worker:
+        with Worker(spark_client, coordinate(), topic) as worker:
             wait_until(lambda: set(more) <= set(worker.handled), LIMIT_S)
             owned.set()
             with pytest.raises(StreamingQueryException, match=REFUSED):

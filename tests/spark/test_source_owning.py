@@ -22,7 +22,7 @@ from tests.spark.test_source_kill import Killed
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:No chroot path exists")]
+pytestmark = pytest.mark.slow
 
 LIMIT_S = 150
 NUMBER = 400
@@ -30,13 +30,7 @@ LONG_S = 600  # a session that no test waits for
 numbers = count(1)
 
 
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tick_ms=500, settings={"maxSessionTimeout": f"{LONG_S}000"}) as servers:
-        yield servers
-
-
-class RpcIdAllocator:
+class Turns:
     """Who had which slot, and when; and which contents."""
 
     def __init__(self, topic: Topic) -> None:
@@ -67,7 +61,7 @@ class Place:
     def __init__(self, client: RmqClient, servers: ZooKeeperEnsemble, topic: Topic, session_s: int) -> None:
         self._client, self._servers, self.topic, self._session_s = client, servers, topic, session_s
         self.chroot = f"/spark-{os.getpid()}-{random.randrange(10**9)}"
-        self.turns = RpcIdAllocator(topic)
+        self.turns = Turns(topic)
 
     @property
     def options(self) -> dict[str, Any]:

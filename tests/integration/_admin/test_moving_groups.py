@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from rmq import Consumer, ImmediateRetry, RmqClient, StreamMessage, Topic, TopicType
+from rmq import Consumer, RmqClient, StreamMessage, Topic
 from rmq.errors import InvalidValueError, RmqError
-from tests.conftest import MakeTopic
-from tests.support.slots import forget_topic
-from tests.support.streams import check_stream
+from tests.integration.conftest import MakeStream
 
 
 @pytest.fixture
-def topic(make_topic: MakeTopic, client: RmqClient, redis_client: Any) -> Iterator[Topic]:
-    made = make_topic(TopicType.STREAM, checked=False, max_retries=2, retry=ImmediateRetry())
-    yield made
-    try:
-        check_stream(client, redis_client, made)
-    finally:
-        forget_topic(redis_client, made.name)
+def topic(make_stream: MakeStream) -> Topic:
+    return make_stream(max_retries=2)
 
 
 def send(client: RmqClient, topic: Topic, text: str) -> list[str]:

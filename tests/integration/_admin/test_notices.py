@@ -27,12 +27,6 @@ SOON = 0.05
 
 
 @pytest.fixture
-def client(redis_url: str) -> Iterator[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
 def jobs(client: RmqClient, make_topic: MakeTopic) -> Topic:
     return client.producer(make_topic(TopicType.PRIORITY, max_retries=0, slots=2, lease=timedelta(seconds=1))).topic
 

@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
-from rmq import Delivery, ImmediateRetry, RmqClient, StreamMessage, Topic, TopicType
+from rmq import Delivery, RmqClient, StreamMessage, Topic, TopicType
 from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic
+from tests.integration.conftest import MakeStream
 from tests.support.core import RESUME_BATCH
 from tests.support.sides import Side
-from tests.support.slots import forget_topic
-from tests.support.streams import check_stream
 from tests.support.waiting import wait_until
-
-MakeStream = Callable[..., Topic]
-
-
-@pytest.fixture
-def make_stream(make_topic: MakeTopic, client: RmqClient, redis_client: Any) -> Iterator[MakeStream]:
-    """Make stream topics with leases of a minute; after the test each is checked and deleted."""
-    made: list[Topic] = []
-
-    def make(**definition: object) -> Topic:
-        made.append(make_topic(TopicType.STREAM, checked=False, retry=ImmediateRetry(), **definition))
-        return made[-1]
-
-    yield make
-    try:
-        for topic in made:
-            check_stream(client, redis_client, topic)
-    finally:
-        for topic in made:
-            forget_topic(redis_client, topic.name)
 
 
 def send(client: RmqClient, topic: Topic, number: int) -> None:

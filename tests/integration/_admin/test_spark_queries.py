@@ -18,12 +18,6 @@ SOURCE = SparkQuery("source", "abc", 7, 0, 0, {"acked": 70, "redelivered": 10, "
 
 
 @pytest.fixture
-def client(redis_url: str) -> Iterator[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
 def topic(client: RmqClient, make_topic: MakeTopic) -> Topic:
     return client.producer(make_topic(TopicType.PRIORITY)).topic
 

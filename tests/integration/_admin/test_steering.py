@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 
 import pytest
 import redis
@@ -31,12 +30,6 @@ from tests.support.waiting import wait_until
 FAR_MS = 4 * 10**12
 DONE, IN_FLIGHT, ABSENT = ControlResult.DONE, ControlResult.IN_FLIGHT, ControlResult.ABSENT
 HOSTILE = "<script>alert(1)</script>\x1b[31m\n\u202e"
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
 
 
 def test_promote_makes_a_later_message_due(client: RmqClient, make_topic: MakeTopic) -> None:

@@ -23,12 +23,6 @@ from tests.support.topologies import RedisClusterServers
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RedisClusterServers]:
-    with RedisClusterServers(3) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def client(cluster: RedisClusterServers) -> Iterator[RmqClient]:
     with RmqClient(cluster.url) as client:

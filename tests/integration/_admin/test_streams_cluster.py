@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from datetime import timedelta
-
-import pytest
 
 from rmq import DelayedQueue, ImmediateRetry, Retention, RmqClient, StreamMessage, Topic, TopicType
 from tests.support.cli import Cli
 from tests.support.streams import drain_entries
 from tests.support.topologies import RedisClusterServers
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RedisClusterServers]:
-    with RedisClusterServers(3) as cluster:
-        yield cluster
 
 
 def test_groups_the_dead_trimming_and_reading_on_a_cluster(cluster: RedisClusterServers) -> None:

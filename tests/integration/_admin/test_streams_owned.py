@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import random
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from rmq import Adoption, Coordinator, Delivery, ImmediateRetry, Owner, RmqClient, StreamMessage, TopicType
+from rmq import Adoption, Delivery, ImmediateRetry, Owner, RmqClient, StreamMessage, TopicType
 from rmq.errors import EnsembleMismatchError
-from tests.conftest import MakeTopic
+from tests.conftest import Coordinate, MakeTopic
 from tests.support.core import ClaimPart, Member, Outcomes, StreamBroker
 from tests.support.streams import check_stream
 from tests.support.waiting import wait_until
-from tests.support.zookeeper import ZooKeeperEnsemble
-
-pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
-
-
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tick_ms=500) as servers:
-        yield servers
 
 
 def test_each_group_has_one_owner_per_slot_and_order_survives_a_handover(
-    zookeeper: ZooKeeperEnsemble, redis_url: str, client: RmqClient, make_topic: MakeTopic, redis_client: Any
+    coordinate: Coordinate, redis_url: str, client: RmqClient, make_topic: MakeTopic, redis_client: Any
 ) -> None:
     topic = make_topic(TopicType.STREAM, checked=False, slots=8, lease=timedelta(seconds=8), retry=ImmediateRetry())
-    chroot = f"/streams-{os.getpid()}-{random.randrange(10**9)}"
     producer, view = client.producer(topic), client.stream(topic)
     keys = [f"k{number}" for number in range(16)]
 
@@ -50,7 +37,7 @@ def test_each_group_has_one_owner_per_slot_and_order_survives_a_handover(
                 order[group].append(delivery.text)
             time.sleep(0.001)
 
-    workers = [RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) for _ in range(2)]
+    workers = [RmqClient(redis_url, zookeeper=coordinate()) for _ in range(2)]
     for worker in workers:
         for group in order:
             listen(worker, group)
@@ -75,7 +62,7 @@ def test_each_group_has_one_owner_per_slot_and_order_survives_a_handover(
 
 
 def test_groups_go_on_with_another_ensemble_once_it_adopts_them(
-    zookeeper: ZooKeeperEnsemble, redis_url: str, client: RmqClient, make_topic: MakeTopic, redis_client: Any
+    coordinate: Coordinate, redis_url: str, client: RmqClient, make_topic: MakeTopic, redis_client: Any
 ) -> None:
     # pitfall 41; a chroot of its own is an ensemble of its own
     topic = make_topic(TopicType.STREAM, checked=False, slots=4)
@@ -83,7 +70,7 @@ def test_groups_go_on_with_another_ensemble_once_it_adopts_them(
     handled: dict[str, list[str]] = {group: [] for group in groups}
 
     def worker(chroot: str) -> RmqClient:
-        made = RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot))
+        made = RmqClient(redis_url, zookeeper=coordinate(chroot=chroot))
         for group in groups:
             made.listener(topic, group=group, start="all")(
                 lambda delivery, group=group: handled[group].append(delivery.text)
@@ -101,7 +88,7 @@ def test_groups_go_on_with_another_ensemble_once_it_adopts_them(
         with worker(chroot) as adopter:
             return adopter.adopt(topic, from_ensemble)
 
-    old, new = (f"/adopt-{name}-{os.getpid()}-{random.randrange(10**9)}" for name in ("old", "new"))
+    old, new = (f"/{topic.name}-{name}" for name in ("old", "new"))
     consume(old, "old")
     shown = adopt(new)
     ((before, number),) = shown.stored.items()
@@ -124,15 +111,14 @@ def test_groups_go_on_with_another_ensemble_once_it_adopts_them(
 
 
 def test_an_owner_that_resumes_waits_for_no_lease_and_keeps_the_order(
-    zookeeper: ZooKeeperEnsemble, redis_url: str, client: RmqClient, make_topic: MakeTopic, redis_client: Any
+    coordinate: Coordinate, redis_url: str, client: RmqClient, make_topic: MakeTopic, redis_client: Any
 ) -> None:
     topic = make_topic(TopicType.STREAM, checked=False, slots=2)  # a lease is a minute
     handled: list[tuple[str, int]] = []
     client.producer(topic).send_many(StreamMessage(f"m{number}", slot_basis="k") for number in range(20))
     with client.consumer(topic, group="g", start="all", name="pod-0") as gone:
         assert len(gone.poll(10)) == 10
-    chroot = f"/resume-{os.getpid()}-{random.randrange(10**9)}"
-    with RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as worker:
+    with RmqClient(redis_url, zookeeper=coordinate()) as worker:
 
         @worker.listener(topic, group="g", resume_as="pod-0")
         def handle(delivery: Delivery) -> None:

@@ -19,14 +19,8 @@ Tail = Callable[[str, list[Topic], object, float], list[StreamEntry]]
 
 
 @pytest.fixture
-def own(redis_url: str) -> Iterable[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
-def topics(make_topic: MakeTopic, own: RmqClient) -> list[Topic]:
-    return [own.producer(make_topic(TopicType.STREAM, checked=False, slots=slots)).topic for slots in (1, 2, 4)]
+def topics(make_topic: MakeTopic, client: RmqClient) -> list[Topic]:
+    return [client.producer(make_topic(TopicType.STREAM, checked=False, slots=slots)).topic for slots in (1, 2, 4)]
 
 
 def send(client: RmqClient, topic: Topic, first: int, number: int) -> None:
@@ -60,44 +54,46 @@ def check(found: list[StreamEntry], topics: list[Topic], number: int) -> None:
 
 
 @both
-def test_what_is_there_comes_once_and_in_order(own: RmqClient, topics: list[Topic], tail: Tail, redis_url: str) -> None:
+def test_what_is_there_comes_once_and_in_order(
+    client: RmqClient, topics: list[Topic], tail: Tail, redis_url: str
+) -> None:
     for topic in topics:
-        send(own, topic, 0, 1_200)  # several pages
+        send(client, topic, 0, 1_200)  # several pages
     found = tail(redis_url, topics, 1, 0.0)
     check(found, topics, 1_200)
     assert [each.text for each in tail(redis_url, topics[:1], found[-1].time_ms + 60_000, 0.0)] == []
 
 
 def test_a_look_is_bounded_and_all_comes(
-    own: RmqClient, topics: list[Topic], redis_url: str, monkeypatch: pytest.MonkeyPatch
+    client: RmqClient, topics: list[Topic], redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rmq._admin.tailing.TRIP", 2)
     monkeypatch.setattr("rmq._admin.tailing.LOOK_BYTES", 100)
     for topic in topics:
-        send(own, topic, 0, 1_200)
+        send(client, topic, 0, 1_200)
     check(tailed(redis_url, topics, 1, 0.0), topics, 1_200)
 
 
 @both
-def test_what_arrives_meanwhile_comes(own: RmqClient, topics: list[Topic], tail: Tail, redis_url: str) -> None:
+def test_what_arrives_meanwhile_comes(client: RmqClient, topics: list[Topic], tail: Tail, redis_url: str) -> None:
     found: list[StreamEntry] = []
-    send(own, topics[0], 0, 1)
+    send(client, topics[0], 0, 1)
     follow = threading.Thread(target=lambda: found.extend(tail(redis_url, topics, 1, 5.0)))
     follow.start()
     for first in range(0, 50, 10):
         for topic in topics:
             number = 1 if topic is topics[0] and not first else 0
-            send(own, topic, first + number, 10 - number)
+            send(client, topic, first + number, 10 - number)
     follow.join()
     check(found, topics, 50)
 
 
-def test_from_now_on(own: RmqClient, topics: list[Topic]) -> None:
-    send(own, topics[0], 0, 10)
-    follow = tail_all((own.stream(topic) for topic in topics), timeout=60)
-    send(own, topics[1], 10, 1)
+def test_from_now_on(client: RmqClient, topics: list[Topic]) -> None:
+    send(client, topics[0], 0, 10)
+    follow = tail_all((client.stream(topic) for topic in topics), timeout=60)
+    send(client, topics[1], 10, 1)
     assert next(follow).text == f"{topics[1].name} 10"
-    send(own, topics[2], 11, 1)
+    send(client, topics[2], 11, 1)
     assert next(follow).text == f"{topics[2].name} 11"
     follow.close()  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -107,20 +103,20 @@ def subscribers(redis_client: redis.Redis) -> int:
 
 
 def test_all_topics_share_a_connection_that_closes_with_the_tail(
-    own: RmqClient, topics: list[Topic], redis_client: redis.Redis
+    client: RmqClient, topics: list[Topic], redis_client: redis.Redis
 ) -> None:
     before = subscribers(redis_client)
-    send(own, topics[0], 0, 1)
-    with RmqClient(own.url) as client:
-        follow = tail_all([client.stream(topic) for topic in topics], start=1)
+    send(client, topics[0], 0, 1)
+    with RmqClient(client.url) as other:
+        follow = tail_all([other.stream(topic) for topic in topics], start=1)
         next(follow)
         wait_until(lambda: subscribers(redis_client) == before + 1)
         follow.close()  # pyright: ignore[reportAttributeAccessIssue]
         wait_until(lambda: subscribers(redis_client) == before)
 
     async def left() -> None:
-        async with aio.RmqClient(own.url) as client:
-            streams = [await client.stream(topic.name) for topic in topics]
+        async with aio.RmqClient(client.url) as other:
+            streams = [await other.stream(topic.name) for topic in topics]
             follow = await aio.tail_all(streams, 1)
             await anext(follow)
             task = asyncio.ensure_future(anext(follow))
@@ -136,33 +132,33 @@ def test_all_topics_share_a_connection_that_closes_with_the_tail(
 
 @pytest.mark.parametrize("make", [list, iter], ids=["list", "iterator"])
 def test_what_cannot_be_followed_is_refused(
-    own: RmqClient, topics: list[Topic], redis_url: str, make: Callable[[Iterable[object]], Iterable[object]]
+    client: RmqClient, topics: list[Topic], redis_url: str, make: Callable[[Iterable[object]], Iterable[object]]
 ) -> None:
     with RmqClient(redis_url) as other:
         wrong: list[tuple[list[object], str]] = [
             ([], "streams is empty"),
             ([topics[0]], "each must be a result of `RmqClient.stream`"),
-            ([own.stream(topics[0]), other.stream(topics[1])], "different clients"),
+            ([client.stream(topics[0]), other.stream(topics[1])], "different clients"),
         ]
         for streams, says in wrong:
             with pytest.raises(InvalidValueError, match=says):
                 tail_all(make(streams))  # pyright: ignore[reportArgumentType]
     for start in ("soon", "new", -1):
         with pytest.raises(InvalidValueError, match="start"):
-            tail_all([own.stream(topics[0])], start)  # pyright: ignore[reportArgumentType]
+            tail_all([client.stream(topics[0])], start)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InvalidValueError, match="timeout"):
-        tail_all([own.stream(topics[0])], timeout=-1)
+        tail_all([client.stream(topics[0])], timeout=-1)
 
     async def refused() -> None:
-        for streams in ([], [own.stream(topics[0])]):
+        for streams in ([], [client.stream(topics[0])]):
             with pytest.raises(InvalidValueError, match="streams"):
                 await aio.tail_all(streams)  # pyright: ignore[reportArgumentType]
 
     asyncio.run(refused())
 
 
-def test_one_that_is_named_twice_is_followed_once(own: RmqClient, topics: list[Topic]) -> None:
-    send(own, topics[0], 0, 3)
-    view = own.stream(topics[0])
+def test_one_that_is_named_twice_is_followed_once(client: RmqClient, topics: list[Topic]) -> None:
+    send(client, topics[0], 0, 3)
+    view = client.stream(topics[0])
     assert len(list(tail_all([view, view], 1, 0))) == 3
-    assert len(list(tail_all([view, own.stream(topics[0].name)], 1, 0))) == 3
+    assert len(list(tail_all([view, client.stream(topics[0].name)], 1, 0))) == 3

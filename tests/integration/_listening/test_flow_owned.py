@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 import threading
 import time
 from collections import Counter
@@ -11,27 +9,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq import Adaptive, Coordinator, Delivery, PriorityMessage, RmqClient, Topic, TopicType
+from rmq import Adaptive, Delivery, PriorityMessage, RmqClient, Topic, TopicType
 from rmq.metrics import TopicsCollector
-from tests.conftest import MakeTopic
+from tests.conftest import Coordinate, MakeTopic
 from tests.support.waiting import wait_until
-from tests.support.zookeeper import ZooKeeperEnsemble
-
-pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
 
 SLOTS = 8
 
 
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tick_ms=500) as servers:
-        yield servers
-
-
 @pytest.fixture
-def worker(zookeeper: ZooKeeperEnsemble, redis_url: str) -> Iterator[RmqClient]:
-    chroot = f"/flow-{os.getpid()}-{random.randrange(10**9)}"
-    with RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as client:
+def worker(coordinate: Coordinate, redis_url: str) -> Iterator[RmqClient]:
+    with RmqClient(redis_url, zookeeper=coordinate()) as client:
         yield client
 
 

@@ -31,7 +31,6 @@ from rmq._ownership.zookeeper import ZooKeeperClient
 from tests.support.core import parse_url
 from tests.support.simulated_zookeeper import SimulatedZooKeeper
 from tests.support.waiting import wait_until
-from tests.support.zookeeper import ZooKeeperEnsemble
 
 
 class Session(Protocol):
@@ -80,17 +79,11 @@ class SimulatedSession:
         self.nodes.expire(0.0)
 
 
-@pytest.fixture(scope="module")
-def ensemble() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tick_ms=300) as servers:
-        yield servers
-
-
 @pytest.fixture(params=["zookeeper", "redis", "simulated"])
 def open_session(request: pytest.FixtureRequest, redis_url: str, redis_client: redis.Redis) -> Iterator[Open]:
     with ExitStack() as stack:
         if request.param == "zookeeper":
-            hosts, chroot = request.getfixturevalue("ensemble").hosts, f"/contract-{uuid4().hex[:8]}"
+            hosts, chroot = request.getfixturevalue("zookeeper").hosts, f"/contract-{uuid4().hex[:8]}"
             make = lambda: RealSession(ZooKeeperClient(hosts, chroot, 3.0, lambda: None, lambda: None))  # noqa: E731
         elif request.param == "redis":
             stack.callback(redis_client.delete, *OWNERS_KEYS.values())

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from rmq import Coordinator, Delivery, Listener, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
-from tests.conftest import MakeTopic
+from tests.conftest import Coordinate, MakeTopic
 from tests.integration._ownership.test_zookeeper import plain_client
 from tests.support.core import ENSEMBLES_KEY, redis_identity
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
 
-pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
-
-
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tick_ms=500) as servers:
-        yield servers
-
 
 @pytest.fixture
-def coordinator(zookeeper: ZooKeeperEnsemble) -> Coordinator:
-    return Coordinator(zookeeper.hosts, chroot=f"/test-{uuid4().hex[:8]}")
+def coordinator(coordinate: Coordinate) -> Coordinator:
+    return coordinate()
 
 
 def send(client: RmqClient, topic: Topic, number: int) -> None:
@@ -85,11 +75,11 @@ def test_slots_leave_a_thread_in_which_a_handler_of_another_slot_hangs(
 
 
 def test_a_worker_of_another_ensemble_says_that_its_slots_are_anothers(
-    coordinator: Coordinator, zookeeper: ZooKeeperEnsemble, redis_url: str, make_topic: MakeTopic
+    coordinator: Coordinator, coordinate: Coordinate, redis_url: str, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=2)
     done: list[str] = []
-    other = Coordinator(zookeeper.hosts, chroot=f"/test-{uuid4().hex[:8]}")
+    other = coordinate(chroot=f"/{topic.name}")
     with ExitStack() as stack:
         clients = [stack.enter_context(RmqClient(redis_url, zookeeper=each)) for each in (coordinator, other)]
         for client in clients:

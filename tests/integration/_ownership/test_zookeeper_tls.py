@@ -28,7 +28,6 @@ PASSWORD = "secret-of-a-store"
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed"),
-    pytest.mark.filterwarnings("ignore:No chroot path exists"),
 ]
 
 

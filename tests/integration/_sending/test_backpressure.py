@@ -14,12 +14,6 @@ from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture
-def client(redis_url: str) -> Iterator[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
-
-
 def numbered(count: int, first: int = 0) -> Iterator[PriorityMessage]:
     return (PriorityMessage(f"m{n}", 100 + n) for n in range(first, first + count))
 

@@ -52,13 +52,6 @@ def server() -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RedisClusterServers]:
-    """Two masters that never take each other for dead."""
-    with RedisClusterServers(2) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def connect() -> Iterator[Callable[..., Connections]]:
     """Makes connections, which are closed after the test."""
@@ -177,7 +170,7 @@ def test_without_an_answer_a_call_completes_at_its_deadline(connect: Callable[..
 
 
 class Silent:
-    """A queue over two nodes, the second of which is frozen, and owes the reply to a call."""
+    """A queue over several nodes, the second of which is frozen, and owes the reply to a call."""
 
     def __init__(self, cluster: RedisClusterServers, connections: Connections) -> None:
         self.victim = cluster.servers[1]

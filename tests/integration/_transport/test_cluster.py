@@ -38,13 +38,6 @@ from tests.support.waiting import wait_until
 _numbers = count(1)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RedisClusterServers]:
-    """Three masters without replicas. Tests may move hash slots, and must not kill."""
-    with RedisClusterServers(3) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def client(cluster: RedisClusterServers) -> Iterator[RmqClient]:
     with make_client(cluster) as client:

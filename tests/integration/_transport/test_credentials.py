@@ -102,17 +102,16 @@ def test_asyncio_asks_without_blocking(server: RedisServer, provider: Any) -> No
         assert admin.hexists("rmq:topics", "jobs")
 
 
-def test_the_servers_of_a_cluster_get_credentials() -> None:
+def test_the_servers_of_a_cluster_get_credentials(cluster: RedisClusterServers) -> None:
     topic = Topic("with-credentials", TopicType.PRIORITY, slots=16)
-    with RedisClusterServers(2) as cluster:
+    for server in cluster.servers:
+        allow(server.url, ">one")
+    with RmqClient(cluster.url, credentials=Tokens()) as client:
+        sent = client.producer(topic).send_many(PriorityMessage(f"m{number}", 1) for number in range(100))
+        assert sent.new == 100
         for server in cluster.servers:
-            allow(server.url, ">one")
-        with RmqClient(cluster.url, credentials=Tokens()) as client:
-            sent = client.producer(topic).send_many(PriorityMessage(f"m{number}", 1) for number in range(100))
-            assert sent.new == 100
-            for server in cluster.servers:
-                with redis.Redis.from_url(server.url) as admin:
-                    assert "app" in {each["user"] for each in admin.client_list()}
+            with redis.Redis.from_url(server.url) as admin:
+                assert "app" in {each["user"] for each in admin.client_list()}
 
 
 @pytest.mark.parametrize(

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import random
 from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
-from rmq import Coordinator, PriorityMessage, Topic, TopicType
+from rmq import PriorityMessage, Topic, TopicType
 from rmq.aio import Delivery, DeliveryColumns, RmqClient
 from rmq.aio.listener import TaskWorker
 from rmq.errors import CoordinationError
-from tests.conftest import MakeTopic
+from tests.conftest import Coordinate, MakeTopic
 from tests.integration.aio.test_aio import in_a_loop, stats_of, until
-from tests.support.zookeeper import ZooKeeperEnsemble
-
-pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
-
-
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tick_ms=500) as servers:
-        yield servers
 
 
 class Watched:
@@ -49,12 +37,11 @@ class Watched:
 
 @in_a_loop
 async def test_a_slot_is_in_one_hand_while_slots_move(
-    zookeeper: ZooKeeperEnsemble, redis_url: str, make_topic: MakeTopic
+    coordinate: Coordinate, redis_url: str, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=8, lease=timedelta(seconds=8))
-    chroot = f"/aio-{os.getpid()}-{random.randrange(10**9)}"
     watched = Watched()
-    workers = [RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) for _ in range(2)]
+    workers = [RmqClient(redis_url, zookeeper=coordinate()) for _ in range(2)]
     async with RmqClient(redis_url) as sender:
         producer = await sender.producer(topic)
         for number, worker in enumerate(workers):
@@ -74,12 +61,11 @@ async def test_a_slot_is_in_one_hand_while_slots_move(
 
 @in_a_loop
 async def test_shared_handlers_keep_a_slot_in_one_hand_too(
-    zookeeper: ZooKeeperEnsemble, redis_url: str, make_topic: MakeTopic
+    coordinate: Coordinate, redis_url: str, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=8)
-    chroot = f"/aio-{os.getpid()}-{random.randrange(10**9)}"
     watched = Watched()
-    async with RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as worker:
+    async with RmqClient(redis_url, zookeeper=coordinate()) as worker:
         watched.listen(worker, topic)
         await worker.start(handlers=3)
         await (await worker.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(500))
@@ -91,11 +77,10 @@ async def test_shared_handlers_keep_a_slot_in_one_hand_too(
 
 @in_a_loop
 async def test_no_lane_of_an_owner_gets_more_columns_than_a_batch(
-    zookeeper: ZooKeeperEnsemble, redis_url: str, make_topic: MakeTopic
+    coordinate: Coordinate, redis_url: str, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=4)
-    chroot = f"/aio-{os.getpid()}-{random.randrange(10**9)}"
-    async with RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as worker:
+    async with RmqClient(redis_url, zookeeper=coordinate()) as worker:
         sizes: list[int] = []
 
         @worker.listener(topic, batch=20, columns=True, concurrency=3)
@@ -113,7 +98,7 @@ async def test_no_lane_of_an_owner_gets_more_columns_than_a_batch(
 @pytest.mark.parametrize("handlers", [None, 4])
 @in_a_loop
 async def test_a_worker_rests_while_messages_wait_behind_one_of_their_slot(
-    zookeeper: ZooKeeperEnsemble,
+    coordinate: Coordinate,
     redis_url: str,
     make_topic: MakeTopic,
     monkeypatch: pytest.MonkeyPatch,
@@ -121,7 +106,6 @@ async def test_a_worker_rests_while_messages_wait_behind_one_of_their_slot(
 ) -> None:
     """It began a lane for them, which found nothing to begin and ended, thousands of times a second."""
     topic = make_topic(TopicType.PRIORITY, slots=1)
-    chroot = f"/aio-{os.getpid()}-{random.randrange(10**9)}"
     begun, may_end, rounds, run = list[str](), asyncio.Event(), 0, TaskWorker.start_waiting
 
     def counted(self: TaskWorker) -> None:
@@ -130,7 +114,7 @@ async def test_a_worker_rests_while_messages_wait_behind_one_of_their_slot(
         run(self)
 
     monkeypatch.setattr(TaskWorker, "start_waiting", counted)
-    async with RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as worker:
+    async with RmqClient(redis_url, zookeeper=coordinate()) as worker:
 
         @worker.listener(topic, concurrency=4)
         async def handle(delivery: Delivery) -> None:

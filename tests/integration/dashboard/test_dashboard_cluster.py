@@ -14,9 +14,9 @@ from tests.support.topologies import RedisClusterServers
 TOPIC = Topic("spread", TopicType.PRIORITY, slots=32)
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[RmqClient]:
-    with RedisClusterServers(3) as cluster, RmqClient(cluster.url) as client:
+@pytest.fixture
+def client(cluster: RedisClusterServers) -> Iterator[RmqClient]:
+    with RmqClient(cluster.url) as client:
         yield client
 
 

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import random
 import re
-from collections.abc import Iterator
 
 import httpx
-import pytest
 
-from rmq import Coordinator, RmqClient, TopicType
-from tests.conftest import MakeTopic
+from rmq import RmqClient, TopicType
+from tests.conftest import Coordinate, MakeTopic
 from tests.support.dashboard import served
 from tests.support.waiting import wait_until
-from tests.support.zookeeper import ZooKeeperEnsemble
-
-
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tick_ms=500) as servers:
-        yield servers
 
 
 def one_of(names: list[str]) -> str:
@@ -31,13 +20,12 @@ def one_of(names: list[str]) -> str:
 
 
 def test_the_topic_page_shows_who_owns_which_slot(
-    redis_url: str, client: RmqClient, zookeeper: ZooKeeperEnsemble, make_topic: MakeTopic
+    redis_url: str, client: RmqClient, coordinate: Coordinate, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=8)
-    chroot = f"/dashboard-{os.getpid()}-{random.randrange(10**9)}"
     with (
-        RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as one,
-        RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as two,
+        RmqClient(redis_url, zookeeper=coordinate()) as one,
+        RmqClient(redis_url, zookeeper=coordinate()) as two,
         served(client) as address,
         httpx.Client(base_url=address, timeout=60, trust_env=False) as browser,
     ):

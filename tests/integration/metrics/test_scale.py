@@ -36,12 +36,6 @@ MODULE = import_module("rmq.metrics.scale")
 Ask = Callable[[str], tuple[int, dict[str, Any]]]
 
 
-@pytest.fixture
-def client(redis_url: str) -> Iterator[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
-
-
 def ask_at(port: int) -> Ask:
     def ask(path: str) -> tuple[int, dict[str, Any]]:
         try:

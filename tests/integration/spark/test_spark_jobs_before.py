@@ -26,8 +26,6 @@ from tests.support.slots import forget_topic
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
 
-pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
-
 QUEUE = Topic("before-queue", TopicType.PRIORITY, slots=2)
 LOG = Topic("before-log", TopicType.STREAM, slots=2)
 DROPPING = Topic("before-dropping", TopicType.STREAM, slots=2, retention=Retention(unacked=True))
@@ -127,11 +125,11 @@ def test_a_zookeeper_that_does_not_answer(url: str, monkeypatch: pytest.MonkeyPa
         check(AudienceSettings(slice_path(), "out", url, zookeeper=access))
 
 
-def test_a_topic_that_workers_of_a_zookeeper_own(url: str) -> None:
+def test_a_topic_that_workers_of_a_zookeeper_own(url: str, zookeeper: ZooKeeperEnsemble) -> None:
     plain = AudienceSettings(slice_path(), "out", url, topic=OWNED.name, slots=OWNED.slots)
-    with ZooKeeperEnsemble(tick_ms=300) as servers, closing(connect(url)) as connections:
-        own = replace(plain, zookeeper=ZooKeeperAccess(servers.hosts, "/before"))
-        with RmqClient(url, zookeeper=Coordinator(servers.hosts, chroot="/before")) as client:
+    with closing(connect(url)) as connections:
+        own = replace(plain, zookeeper=ZooKeeperAccess(zookeeper.hosts, "/before"))
+        with RmqClient(url, zookeeper=Coordinator(zookeeper.hosts, chroot="/before")) as client:
             client.listener(OWNED)(lambda delivery: None)
             client.start()
             wait_until(lambda: "" not in client.adopt(OWNED).stored, message="owners")
@@ -141,6 +139,6 @@ def test_a_topic_that_workers_of_a_zookeeper_own(url: str) -> None:
             check(plain)
         check(own)
         adopt(connections, OWNED, ensemble, "elsewhere")
-        why = f"topic {OWNED.name} has slots of ensemble elsewhere, but the ensemble at {servers.hosts} is "
+        why = f"topic {OWNED.name} has slots of ensemble elsewhere, but the ensemble at {zookeeper.hosts} is "
         with pytest.raises(EnsembleMismatchError, match=re.escape(why)):
             check(own)

@@ -25,18 +25,10 @@ from tests.support.core import OWNERS_KEYS, PASSWORD, query_keys
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
 
-pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
-
 LIMIT_S = 60
 SESSION_S = 2
 SLOTS = 4
 NUMBER = 80
-
-
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tick_ms=300) as servers:
-        yield servers
 
 
 class Site:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,8 +12,6 @@ from tests.conftest import MakeTopic
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
-
-pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
 
 SESSION_S = 600
 """A session that no test waits for."""
@@ -55,12 +52,6 @@ except BaseException:
 """
 
 
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tick_ms=500, settings={"maxSessionTimeout": f"{SESSION_S}000"}) as servers:
-        yield servers
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["never", "while it waits", "before", "within"])
 def test_its_slots_go_back_at_once(
@@ -69,7 +60,7 @@ def test_its_slots_go_back_at_once(
     topic: Topic = make_topic(TopicType.PRIORITY, slots=4)
     with RmqClient(redis_server.url) as client:
         client.consumer(topic).close()  # registers it
-    chroot = f"/end-{moment.replace(' ', '-')}"
+    chroot = f"/{topic.name}"
     arguments = [redis_server.url, topic.name, zookeeper.hosts, chroot, moment]
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
