@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from rmq import Fixed, Merge, Newest, Sum, Topic, TopicType, WhenFull
-from rmq.errors import RmqError
+from rmq.errors import InvalidValueError, RmqError
 from rmq.spark import RmqDataSource
 
 MOST_CHARACTERS = 300
@@ -85,11 +85,13 @@ class Mistake(NamedTuple):
         says: Pattern of the error.
         options: Those of the read or the write; `None`: left out.
         columns: Of the schema of a read, or of the frame of a write; by default those that fit.
+        error: Its type.
     """
 
     says: str
     options: Mapping[str, object] = MappingProxyType({})
     columns: str = ""
+    error: type[RmqError] = InvalidValueError
 
 
 def schema_of(columns: str) -> StructType:
@@ -142,7 +144,7 @@ class Driver:
     def refuses(self, does: Any, topic: Topic | None, mistake: Mistake, **more: bool) -> None:
         """Check that a mistake ends in one line that people can read, and leaves nothing in Redis."""
         before = self._everything()
-        with pytest.raises(RmqError) as found:
+        with pytest.raises(mistake.error) as found:
             does(self, topic, mistake, **more)
         line = str(found.value)
         assert re.search(mistake.says, line), line

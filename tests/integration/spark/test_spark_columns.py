@@ -158,39 +158,6 @@ def test_the_usual_columns_and_more(redis_url: str, sender: RmqClient, make_topi
         assert schema.names == (names or ["slot", *(name for name in usual if name != "slot")])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"columns": "content, colour"},
-            "columns names colour, but a read of topic .* has no such column; its columns are topic, ",
-        ),
-        ({"columns": "content,,body"}, "columns is 'content,,body'; it must be a list of column names"),
-        ({"columns": "body, Body"}, "separated by commas, without duplicates"),
-        ({"columns": "attempt", "queue": "dead"}, "columns names attempt, but a read of topic"),
-        ({"columns": "value"}, "columns names value, but a read of topic"),
-    ],
-)
-def test_columns_that_a_read_does_not_have(
-    redis_url: str, sender: RmqClient, make_topic: MakeTopic, options: dict[str, str], message: str
-) -> None:
-    topic = make_topic(TopicType.PRIORITY)
-    sender.producer(topic)
-    with pytest.raises(InvalidValueError, match=message):
-        RmqDataSource({"url": redis_url, "topic": topic.name, **options}).schema()
-
-
-def test_columns_and_a_schema_must_not_differ(redis_url: str, sender: RmqClient, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.PRIORITY)
-    sender.producer(topic)
-    given = {"url": redis_url, "topic": topic.name}
-    schema = RmqDataSource({**given, "columns": "content"}).schema()
-    source = RmqDataSource({**given, "columns": "content, slot"})
-    for reader in (source.reader, source.streamReader):
-        with pytest.raises(InvalidValueError, match=r"columns names slot, which schema\(\) does not have"):
-            reader(schema)
-
-
 def test_rows_are_refused_where_they_are(
     redis_url: str, redis_client: redis.Redis, sender: RmqClient, make_topic: MakeTopic
 ) -> None:
@@ -232,12 +199,3 @@ def test_what_cannot_be_refused(
     whole = {"topic": topic.name, "slot": 0, "content": b"a", "claim": f"{'a' * 32}:1:1:0"} | row
     with pytest.raises(InvalidValueError, match=message):
         refuse_rows([whole], delay=delay, url=redis_url)
-
-
-def test_a_batch_read_has_no_claims(redis_url: str, sender: RmqClient, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.PRIORITY)
-    sender.producer(topic)
-    with pytest.raises(
-        InvalidValueError, match="column claim is available with readStream only: a batch read claims no messages"
-    ):
-        read(redis_url, topic, columns="content, claim")

@@ -114,22 +114,6 @@ def test_copies_for_one_group_are_not_for_others(redis_url: str, sender: RmqClie
     assert read(redis_url, log, "id", statesOf="other") == []
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"queue": "dead"}, "is STREAM and has no queue dead"),
-        ({"first": "yesterday"}, "first is 'yesterday'; it must be an entry's id"),
-        ({"last": "2026-11-20"}, "a time with its zone"),
-        ({"statesOf": "a:b"}, "statesOf is 'a:b'; it must be 1 to 128"),
-        ({"ranges": '{"0": ["5-0"]}'}, "it must be JSON with the ids of the first and last entry of each slot"),
-        ({"ranges": "[7]"}, "it must be JSON"),
-    ],
-)
-def test_what_a_stream_cannot_be_asked(redis_url: str, log: Topic, options: dict[str, str], message: str) -> None:
-    with pytest.raises(InvalidValueError, match=message):
-        RmqDataSource({"url": redis_url, "topic": log.name, **options}).schema()
-
-
 def test_ranges_are_read_as_they_are_named(redis_url: str, sender: RmqClient, log: Topic) -> None:
     sender.producer(log).send_many(StreamMessage(f"e{n}") for n in range(40))
     found: dict[int, list[str]] = {}
@@ -149,17 +133,3 @@ def test_ranges_are_read_as_they_are_named(redis_url: str, sender: RmqClient, lo
         RmqDataSource({"url": redis_url, "topic": log.name, "ranges": ranges, "first": "7"}).reader(ENTRIES)
     with pytest.raises(InvalidValueError, match="ranges names slot 99"):
         read(redis_url, log, "id", ranges='{"99": ["1-0", "2-0"]}')
-
-
-@pytest.mark.parametrize("name", ["group", "start", "statesOf", "first", "last"])
-def test_other_topics_have_no_ranges(redis_url: str, sender: RmqClient, make_topic: MakeTopic, name: str) -> None:
-    topic = make_topic(TopicType.PRIORITY)
-    sender.producer(topic)
-    with pytest.raises(InvalidValueError, match=f"option {name} is for STREAM topics"):
-        RmqDataSource({"url": redis_url, "topic": topic.name, name: "7"}).schema()
-
-
-def test_columns_of_other_types_are_named(redis_url: str, log: Topic) -> None:
-    options = parse_options({"url": redis_url, "topic": log.name})
-    with pytest.raises(InvalidValueError, match=r"a read of topic .* has no column state"):
-        RmqReader(topic_columns(log, parse_options({"url": redis_url, "statesOf": "g"})), options).partitions()

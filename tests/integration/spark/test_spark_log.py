@@ -415,27 +415,3 @@ def test_an_idle_query_asks_little(
     sender.producer(topic).send(StreamMessage("a"))
     wait_until(lambda: query.plan(), LIMIT_S)
     assert len(query.read()) == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"leaseSeconds": "5"}, "has no option leaseSeconds"),
-        ({"maxReplays": "5"}, "has no option maxReplays"),
-        ({"first": "7"}, "has no option first"),
-        ({"ranges": "{}"}, "has no option ranges"),
-        ({"minMessagesPerTrigger": "5"}, "has no option minMessagesPerTrigger"),
-        ({"statesOf": "mail"}, "has no option statesOf"),
-        ({"slots": "4"}, "slots is an option of writes"),
-        ({"queue": "dead"}, "is STREAM and has no queue dead"),
-        ({"start": "soon"}, "start is 'soon'"),
-    ],
-)
-def test_what_it_cannot_be_asked(log: Topic, make_query: MakeQuery, options: dict[str, str], message: str) -> None:
-    with pytest.raises(InvalidValueError, match=message):
-        make_query(log, **options)
-
-
-def test_a_query_needs_a_group(redis_url: str, log: Topic) -> None:
-    with pytest.raises(InvalidValueError, match="set the consumer group of the query"):
-        LogStreamReader(ENTRIES, parse_options({"url": redis_url, "topic": log.name}), log)

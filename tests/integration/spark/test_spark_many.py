@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 from unittest import mock
 
 import pytest
 import redis
-from pyspark.sql.types import StringType, StructField, StructType
 
 from rmq import (
     PER_MESSAGE,
@@ -80,13 +80,15 @@ class Query:
                 self._client.delete(own.query, own.body)
 
 
+MakeQuery = Callable[..., Query]
+
+
 @pytest.fixture
-def queries(redis_client: redis.Redis, make_topic: MakeTopic) -> Iterator[list[Query]]:
-    del redis_client, make_topic  # their checks come after this one has removed its keys
-    made: list[Query] = []
-    yield made
-    for query in made:
-        query.close()
+def make_query(redis_url: str, redis_client: redis.Redis, make_topic: MakeTopic) -> Iterator[MakeQuery]:
+    """Make queries with options."""
+    del make_topic  # its check comes after this one has removed its keys
+    with contextlib.ExitStack() as stack:
+        yield lambda **options: stack.enter_context(contextlib.closing(Query(redis_url, redis_client, **options)))
 
 
 @pytest.fixture
@@ -101,12 +103,11 @@ def fill(sender: RmqClient, topic: Topic, number: int) -> list[tuple[str, str]]:
 
 
 def test_a_batch_is_shared_by_the_topics_and_comes_back_the_same(
-    redis_url: str, redis_client: redis.Redis, sender: RmqClient, topics: tuple[Topic, Topic], queries: list[Query]
+    sender: RmqClient, topics: tuple[Topic, Topic], make_query: MakeQuery
 ) -> None:
     few, more = topics
     sent = fill(sender, few, 100) + fill(sender, more, 300)
-    query = Query(redis_url, redis_client, topics=f"{few.name}, {more.name}", maxMessagesPerTrigger="200")
-    queries.append(query)
+    query = make_query(topics=f"{few.name}, {more.name}", maxMessagesPerTrigger="200")
     assert query.plan() == {few.name: 50, more.name: 150}
     first = query.read()
     query.restart()
@@ -125,12 +126,11 @@ def test_a_batch_is_shared_by_the_topics_and_comes_back_the_same(
 
 
 def test_spark_tells_of_a_commit_to_all_topics(
-    redis_url: str, redis_client: redis.Redis, sender: RmqClient, topics: tuple[Topic, Topic], queries: list[Query]
+    sender: RmqClient, topics: tuple[Topic, Topic], make_query: MakeQuery
 ) -> None:
     for topic in topics:
         fill(sender, topic, 5)
-    query = Query(redis_url, redis_client, topics=",".join(topic.name for topic in topics))
-    queries.append(query)
+    query = make_query(topics=",".join(topic.name for topic in topics))
     query.plan()
     assert len(query.read()) == 10
     assert tell(json.dumps(query.end))
@@ -138,18 +138,12 @@ def test_spark_tells_of_a_commit_to_all_topics(
 
 
 def test_a_pattern_finds_new_topics_and_names_that_are_left_out_are_acked(
-    redis_url: str,
-    redis_client: redis.Redis,
-    sender: RmqClient,
-    topics: tuple[Topic, Topic],
-    queries: list[Query],
-    monkeypatch: pytest.MonkeyPatch,
+    sender: RmqClient, topics: tuple[Topic, Topic], make_query: MakeQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(many, "FIND_S", 0.0)
     one, two = topics
     fill(sender, one, 5)
-    query = Query(redis_url, redis_client, topicPattern=f"{one.name}|{two.name}")
-    queries.append(query)
+    query = make_query(topicPattern=f"{one.name}|{two.name}")
     assert query.plan() == {one.name: 5}
     query.read()
     fill(sender, two, 7)
@@ -165,13 +159,12 @@ def test_a_pattern_finds_new_topics_and_names_that_are_left_out_are_acked(
 
 
 def test_fewest_messages_count_over_all_topics_and_the_end_takes_less(
-    redis_url: str, redis_client: redis.Redis, sender: RmqClient, topics: tuple[Topic, Topic], queries: list[Query]
+    sender: RmqClient, topics: tuple[Topic, Topic], make_query: MakeQuery
 ) -> None:
     names = ",".join(topic.name for topic in topics)
     fill(sender, topics[0], 6)
     sender.producer(topics[1])
-    query = Query(redis_url, redis_client, topics=names, minMessagesPerTrigger="10")
-    queries.append(query)
+    query = make_query(topics=names, minMessagesPerTrigger="10")
     assert query.plan() == {}
     fill(sender, topics[1], 4)
     wait_until(lambda: query.plan() == {topics[0].name: 6, topics[1].name: 4}, LIMIT_S)
@@ -187,7 +180,7 @@ def test_fewest_messages_count_over_all_topics_and_the_end_takes_less(
 
 
 def test_columns_of_topics_that_merge_are_null_for_the_others(
-    redis_url: str, redis_client: redis.Redis, sender: RmqClient, make_topic: MakeTopic, queries: list[Query]
+    redis_url: str, sender: RmqClient, make_topic: MakeTopic, make_query: MakeQuery
 ) -> None:
     sums = make_topic(TopicType.RANGE_MERGE, merge=Merge(Sum()))
     plain = make_topic(TopicType.PRIORITY)
@@ -204,71 +197,18 @@ def test_columns_of_topics_that_merge_are_null_for_the_others(
     found = sorted((row["content"], row["value"], row["merged"], row["priority"]) for row in rows)
     assert found == [(b"a", 5.0, 1, None), (b"b", None, None, 1_000)]
     wait_until(lambda: sender.inspect(sums).stats().due_now == 1, LIMIT_S)
-    query = Query(redis_url, redis_client, topics=names)
-    queries.append(query)
+    query = make_query(topics=names)
     assert query.plan() == {sums.name: 1, plain.name: 1}
     assert query.read() == sorted([(sums.name, "a"), (plain.name, "b")])
     assert query.plan() == {}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"topics": "a,,b"}, "topics is 'a,,b'; it must be a list of topic names separated by commas"),
-        ({"topics": "a,a"}, "without duplicates"),
-        ({"topics": "a b"}, "a list of topic names"),
-        ({"topics": "a", "topic": "a"}, "topic and topics cannot be used together; set one of them"),
-        ({"topics": "a", "topicPattern": "a"}, "topics and topicPattern cannot be used together"),
-        ({"topicPattern": "a("}, r"topicPattern is 'a\('; it must be a regular expression: missing \)"),
-        ({"topicPattern": ""}, "topicPattern is empty"),
-        ({"topicPattern": "no-such-.*"}, "topicPattern 'no-such-.*' matches none of [0-9]+ registered topics"),
-    ],
-)
-def test_what_names_no_topics(redis_url: str, options: dict[str, str], message: str) -> None:
-    with pytest.raises(InvalidValueError, match=message):
-        RmqDataSource({"url": redis_url, **options}).schema()
-
-
-def test_topics_that_cannot_be_read_together(
-    redis_url: str,
-    sender: RmqClient,
-    topics: tuple[Topic, Topic],
-    make_topic: MakeTopic,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    log = make_topic(TopicType.STREAM)
-    for topic in (*topics, log):
-        sender.producer(topic)
-    with pytest.raises(
-        InvalidValueError, match=f"topic {log.name} is STREAM, and a read of several topics cannot include"
-    ):
-        RmqDataSource({"url": redis_url, "topics": f"{topics[0].name},{log.name}"}).schema()
-    with pytest.raises(UnknownTopicError, match="no-such-topic"):
-        RmqDataSource({"url": redis_url, "topics": f"{topics[0].name},no-such-topic"}).schema()
-    names = {"url": redis_url, "topics": ",".join(topic.name for topic in topics)}
-    with pytest.raises(InvalidValueError, match="option first is for STREAM topics"):
-        RmqDataSource({**names, "first": "1-0"}).schema()
-    with mock.patch("rmq.spark.selection.MOST_TOPICS", 1):
-        with pytest.raises(InvalidValueError, match="2 topics are named; a read can have at most 1: split the read"):
-            RmqDataSource(names).schema()
-
-
-def test_sinks_have_no_several_topics(redis_url: str) -> None:
-    schema = StructType([StructField("content", StringType())])
-    for option, value in (("topics", "a,b"), ("topicPattern", "a.*"), ("columns", "content")):
-        source = RmqDataSource({"url": redis_url, option: value})
-        for make in (source.writer, source.streamWriter):
-            with pytest.raises(InvalidValueError, match=f"{option} is an option of reads. A write goes to the topic"):
-                make(schema, False)
-
-
 def test_a_checkpoint_of_one_topic_is_not_one_of_several(
-    redis_url: str, redis_client: redis.Redis, sender: RmqClient, topics: tuple[Topic, Topic], queries: list[Query]
+    redis_url: str, sender: RmqClient, topics: tuple[Topic, Topic], make_query: MakeQuery
 ) -> None:
     for topic in topics:
         sender.producer(topic)
-    query = Query(redis_url, redis_client, topics=",".join(topic.name for topic in topics))
-    queries.append(query)
+    query = make_query(topics=",".join(topic.name for topic in topics))
     source = RmqDataSource({"url": redis_url, "topic": topics[0].name})
     alone = source.streamReader(source.schema())
     assert isinstance(alone, RmqStreamReader)
@@ -280,12 +220,11 @@ def test_a_checkpoint_of_one_topic_is_not_one_of_several(
 
 
 def test_a_topic_of_the_checkpoint_that_is_gone_is_told_of(
-    redis_url: str, redis_client: redis.Redis, sender: RmqClient, topics: tuple[Topic, Topic], queries: list[Query]
+    redis_client: redis.Redis, sender: RmqClient, topics: tuple[Topic, Topic], make_query: MakeQuery
 ) -> None:
     for topic in topics:
         fill(sender, topic, 1)
-    query = Query(redis_url, redis_client, topics=",".join(topic.name for topic in topics))
-    queries.append(query)
+    query = make_query(topics=",".join(topic.name for topic in topics))
     query.plan()
     query.read()
     assert query.plan() == {}
@@ -315,11 +254,10 @@ PATTERN_KINDS = {
 
 
 def test_a_pattern_meets_ten_kinds_of_new_topics(
-    redis_url: str,
     redis_client: redis.Redis,
     sender: RmqClient,
     make_topic: MakeTopic,
-    queries: list[Query],
+    make_query: MakeQuery,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -328,8 +266,7 @@ def test_a_pattern_meets_ten_kinds_of_new_topics(
     first = make_topic(TopicType.PRIORITY)
     fill(sender, first, 2)
     pattern = f".*{first.name.rpartition('-')[2]}"
-    query = Query(redis_url, redis_client, topicPattern=pattern, maxReplays="3")
-    queries.append(query)
+    query = make_query(topicPattern=pattern, maxReplays="3")
     assert query.plan() == {first.name: 2}
     query.read()
     made = {
@@ -401,18 +338,12 @@ def test_a_pattern_meets_ten_kinds_of_new_topics(
 
 
 def test_at_once_a_pattern_leaves_out_no_topic_of_its_checkpoint(
-    redis_url: str,
-    redis_client: redis.Redis,
-    sender: RmqClient,
-    topics: tuple[Topic, Topic],
-    make_topic: MakeTopic,
-    queries: list[Query],
+    sender: RmqClient, topics: tuple[Topic, Topic], make_topic: MakeTopic, make_query: MakeQuery
 ) -> None:
     """With `Trigger.AvailableNow`, too, the checkpoint's topics come first, whatever their names and settings."""
     for topic in topics:
         fill(sender, topic, 2)
-    query = Query(redis_url, redis_client, topicPattern=f".*{topics[0].name.rpartition('-')[2]}", maxReplays="3")
-    queries.append(query)
+    query = make_query(topicPattern=f".*{topics[0].name.rpartition('-')[2]}", maxReplays="3")
     assert query.plan() == {topic.name: 2 for topic in topics}
     query.read()
     assert query.plan() == {}
@@ -438,15 +369,14 @@ def test_at_once_a_pattern_leaves_out_no_topic_of_its_checkpoint(
 
 
 def test_a_pattern_reads_no_topic_without_its_payloads(
-    redis_url: str, redis_client: redis.Redis, sender: RmqClient, make_topic: MakeTopic, queries: list[Query]
+    sender: RmqClient, make_topic: MakeTopic, make_query: MakeQuery
 ) -> None:
     plain = make_topic(TopicType.PRIORITY)
     lists = make_topic(TopicType.PRIORITY, merge=Merge(Collect()))
     for topic in (plain, lists):
         sender.producer(topic).send(PriorityMessage("m", 1_000, body="b"))
     options = {"topicPattern": f"{plain.name}|{lists.name}"}
-    query = Query(redis_url, redis_client, columns="topic, content, body", **options)
-    queries.append(query)
+    query = make_query(columns="topic, content, body", **options)
     assert query.plan() == {plain.name: 1}
     told = query.reader.reportLatestOffset()
     assert told is not None
@@ -456,7 +386,6 @@ def test_a_pattern_reads_no_topic_without_its_payloads(
     assert query.plan() == {lists.name: 1}, "no payloads were asked for"
     query.read()
     assert query.plan() == {}
-    alone = Query(redis_url, redis_client, topicPattern=lists.name, columns="topic, body")
-    queries.append(alone)
+    alone = make_query(topicPattern=lists.name, columns="topic, body")
     with pytest.raises(InvalidValueError, match="none of the topics that match topicPattern can be read"):
         alone.plan()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq import Topic
+from rmq.errors import TopicMismatchError, UnknownTopicError, UnsafeRedisError
 from tests.support.spark_mistakes import CLICKS, FULL, IMAGE, MAIL, OFFER, STATE, STOCK, Driver, case_name
 from tests.support.spark_mistakes import Mistake as M
 
@@ -33,8 +34,12 @@ BOTH: Mistakes = {
         M("zookeeper is an option of reads", {"zookeeper": "zk:2181"}),
         M("format rmq has no option leaseSeconds", {"leaseSeconds": 9}),
         M("columns is an option of reads. A write goes", {"columns": "content"}),
-        M("registered as RANGE_MERGE with 8 slots, not as PRIORITY with 8", {**PLAIN, "type": "PRIORITY"}),
-        M("registered as RANGE_MERGE with 8 slots, not .* with 16", {**PLAIN, "slots": 16}),
+        M(
+            "registered as RANGE_MERGE with 8 slots, not as PRIORITY with 8",
+            {**PLAIN, "type": "PRIORITY"},
+            error=TopicMismatchError,
+        ),
+        M("registered as RANGE_MERGE with 8 slots, not .* with 16", {**PLAIN, "slots": 16}, error=TopicMismatchError),
         M("time_range is '5 seconds'; it must be a duration such as", {"time_range": "5 seconds"}, TEXT),
         M("time_range is '-5s'; it must be a duration", {"time_range": "-5s"}, TEXT),
         M("time_range is '0'; it must be more than 0", {"time_range": 0}, TEXT),
@@ -60,12 +65,14 @@ BOTH: Mistakes = {
         M("durability is 'sync'; it must be one of memory, replicated, fsync", {"durability": "sync"}),
         M("durability replicated needs at least 1 replica", {"durability": "replicated", "replicas": 0}),
         M("replicas is 2, but durability memory waits for no replica", {"replicas": 2}),
-        M("durability fsync needs .*AOF", {"durability": "fsync"}),
+        M("durability fsync needs .*AOF", {"durability": "fsync"}, error=UnsafeRedisError),
         M("deadlineSeconds is '0'; it must be from 1 to 86400 seconds", {"deadlineSeconds": 0}),
         M("markTtlSeconds is '5'; it must be from 60 to", {"idempotent": True, "markTtlSeconds": 5}),
         M("idempotent is 'yes'; it must be true or false", {"idempotent": "yes"}),
         M("txnAppId and txnVersion are needed together: set both", {"txnAppId": "mail"}),
+        M("txnAppId and txnVersion are needed together: set both", {"txnVersion": 1}),
         M("txnVersion is '7.0'; it must be a whole number from 0", {"txnAppId": "mail", "txnVersion": 7.0}),
+        M("txnVersion is '-1'; it must be a whole number from 0", {"txnAppId": "mail", "txnVersion": -1}),
         M("trustSlot is 'maybe'; it must be true or false", {"trustSlot": "maybe"}),
         M("trustSlot needs columns slot", {"trustSlot": True}),
         M(
@@ -124,7 +131,11 @@ BOTH: Mistakes = {
     STATE: [M("column version is missing", {}, f"{RANKED}, body string")],
     None: [
         M("option `topic` is missing: .*, or add a column topic"),
-        M("topic typed-images is not registered; .*, or a write with type and slots", {"topic": "typed-images"}),
+        M(
+            "topic typed-images is not registered; .*, or a write with type and slots",
+            {"topic": "typed-images"},
+            error=UnknownTopicError,
+        ),
         M("topics is an option of reads. A write goes to the topic", {"topics": "typed-image"}),
         M("topicPattern is an option of reads", {"topicPattern": "typed-.*"}),
         M("a new topic needs options topic, type and slots: slots is missing", {"topic": "new", "type": "STREAM"}),
@@ -148,7 +159,7 @@ BOTH: Mistakes = {
 
 WRITES: Mistakes = {
     IMAGE: [
-        M("idempotent is for writeStream, and for topics with merge=", {"idempotent": True}),
+        M("idempotent is for writeStream, and for topics with merge=.* set txnAppId", {"idempotent": True}),
         M("once is 'load'; it can be used only on topics with merge=", {"once": "load"}),
         M("column died is missing: a redrive on topic typed-image needs", REDRIVE, "slot int, content string"),
         M("column died is string: a redrive", REDRIVE, "slot int, content string, died string"),
@@ -169,13 +180,13 @@ WRITES: Mistakes = {
         M("a write with txnAppId may send rows again", {"txnAppId": "a", "txnVersion": 1}, STOCKED),
     ],
     FULL: [M("txnAppId cannot be used on topic typed-full", {"txnAppId": "a", "txnVersion": 1})],
-    None: [M("topic typed-imag is not registered", {**REDRIVE, "topic": "typed-imag"}, DEAD)],
+    None: [M("topic typed-imag is not registered", {**REDRIVE, "topic": "typed-imag"}, DEAD, error=UnknownTopicError)],
 }
 
 STREAM_WRITES: Mistakes = {
     IMAGE: [
         M("redrive is not available with writeStream", REDRIVE, DEAD),
-        M("once and txnAppId are options of write", {"txnAppId": "a", "txnVersion": 1}),
+        M("once and txnAppId are .* identified by its checkpoint", {"txnAppId": "a", "txnVersion": 1}),
     ],
     STOCK: [
         M("once and txnAppId are options of write", {"once": "load"}),

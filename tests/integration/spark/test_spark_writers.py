@@ -18,7 +18,6 @@ from rmq.errors import (
     DurabilityError,
     FixedTimePassedError,
     InvalidMessageError,
-    InvalidValueError,
     UnknownTopicError,
 )
 from rmq.spark.options import parse_options
@@ -123,27 +122,6 @@ def test_a_late_commit_of_an_earlier_version_does_not_open_a_later_one(
     assert 0 < redis_client.ttl(key) <= 7 * 86_400
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"txnAppId": "a"}, "set both"),
-        ({"txnVersion": 1}, "set both"),
-        ({"txnAppId": "a", "txnVersion": 1, "once": "x"}, "cannot be combined with once"),
-        ({"txnAppId": "a", "txnVersion": -1}, "whole number"),
-        ({"stream": 0, "txnAppId": "a", "txnVersion": 1}, "identified by its checkpoint"),
-        ({"idempotent": "true"}, "set txnAppId"),
-        ({"whenPassed": "now"}, "for FIXED_TIME topics"),
-        ({"whenPassed": "collect"}, "needs badRows=collect"),
-        ({"whenPassed": "later"}, "one of fail, now, collect"),
-    ],
-)
-def test_options_that_do_not_fit_are_named(
-    options: dict[str, Any], message: str, sinks: Sinks, log_topic: Topic
-) -> None:
-    with pytest.raises(InvalidValueError, match=message):
-        sinks.write(rows("a"), topic=log_topic.name, **options)
-
-
 def test_rows_go_to_the_topics_that_they_name(
     sinks: Sinks, sender: RmqClient, make_topic: MakeTopic, log_topic: Topic
 ) -> None:
@@ -192,11 +170,6 @@ def test_a_row_that_names_no_topic_ends_the_job(
 ) -> None:
     with pytest.raises(error, match=message):
         sinks.write(rows("a", topic=name))
-
-
-def test_rows_for_several_topics_define_none(sinks: Sinks) -> None:
-    with pytest.raises(InvalidValueError, match="options type and slots define one topic"):
-        sinks.write(rows("a", topic="x"), type="STREAM", slots=2)
 
 
 def test_columns_may_have_any_case(sinks: Sinks, sender: RmqClient, log_topic: Topic) -> None:
