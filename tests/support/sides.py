@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, cast
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -65,7 +66,13 @@ def side_of(name: str) -> Iterator[Side]:
         yield Threads()
     else:
         with start_blocking_portal() as portal:
+            portal.call(_give_handlers_threads)
             yield Asyncio(portal)
+
+
+def _give_handlers_threads() -> None:
+    """Let as many plain handlers run at once as a test asks for: an event loop has few threads on a small machine."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(64))
 
 
 class _Behind:

@@ -1,4 +1,4 @@
-"""Listeners whose handlers are limited: by what their downstream bears, and by what they share."""
+"""Listeners whose handlers are limited, by what their downstream bears, and by what they share: on both sides."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from rmq import (
 from rmq.errors import InvalidValueError
 from rmq.metrics import TopicsCollector
 from tests.conftest import MakeTopic
+from tests.support.clients import stats_of
 from tests.support.waiting import wait_until
 
 QUICK = Adaptive(window_s=0.05, longest_pause_s=0.4)
@@ -52,29 +53,30 @@ class Busy:
 
 
 def fill(client: RmqClient, topic: Topic, number: int) -> None:
-    client.producer(topic).send_many(PriorityMessage(f"m{i}", 2_000) for i in range(number))
+    if topic.type is TopicType.PRIORITY:
+        client.producer(topic).send_many(PriorityMessage(f"m{i}", 2_000) for i in range(number))
+    else:
+        client.producer(topic).send_many(RangeMergeMessage(f"m{i}", time_range_ms=1) for i in range(number))
 
 
-def test_a_slow_downstream_is_relieved_and_gets_full_speed_back(redis_url: str, make_topic: MakeTopic) -> None:
+def test_a_slow_downstream_is_relieved_and_gets_full_speed_back(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=4)
     busy, takes_s = Busy(), [0.02]
-    with RmqClient(redis_url) as client:
 
-        @client.listener(topic, threads=8, adaptive=QUICK)
-        def handle(delivery: Delivery) -> None:
-            busy.work("it", takes_s[0])
+    @client.listener(topic, threads=8, adaptive=QUICK)
+    def handle(delivery: Delivery) -> None:
+        busy.work("it", takes_s[0])
 
-        fill(client, topic, 20_000)
-        client.start()
-        wait_until(lambda: busy.most["it"] == 8, 60, "full speed")
-        takes_s[0] = 0.4
-        wait_until(lambda: busy.now["it"] <= 1, 60, "relieved")
-        takes_s[0], busy.most["it"] = 0.02, 0
-        wait_until(lambda: busy.most["it"] == 8, 60, "full speed again")
-        client.stop()
-        stats = client.inspect(topic).stats()
-        assert stats.unaccounted == 0
-        assert (stats.in_flight, stats.total("acked")) == (0, busy.done["it"])
+    fill(client, topic, 20_000)
+    client.start()
+    wait_until(lambda: busy.most["it"] == 8, 60, "full speed")
+    takes_s[0] = 0.4
+    wait_until(lambda: busy.now["it"] <= 1, 60, "relieved")
+    takes_s[0], busy.most["it"] = 0.02, 0
+    wait_until(lambda: busy.most["it"] == 8, 60, "full speed again")
+    client.stop()
+    stats = stats_of(client, topic)
+    assert (stats.in_flight, stats.total("acked")) == (0, busy.done["it"])
 
 
 class Downstream:
@@ -103,34 +105,28 @@ class Downstream:
                 self.refused += self.down
 
 
-@pytest.mark.parametrize("healthy", [0, 500])
-@pytest.mark.parametrize("kind", [TopicType.PRIORITY, TopicType.RANGE_MERGE])
+@pytest.mark.parametrize(("healthy", "kind"), [(0, TopicType.PRIORITY), (500, TopicType.RANGE_MERGE)])
 def test_no_message_dies_of_a_downstream_that_fails_at_once(
-    healthy: int, kind: TopicType, redis_url: str, make_topic: MakeTopic
+    healthy: int, kind: TopicType, client: RmqClient, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(kind, slots=2, retry=ImmediateRetry(), max_retries=3)
     downstream = Downstream(down=not healthy)
-    with RmqClient(redis_url) as client:
 
-        @client.listener(topic, threads=16, adaptive=Adaptive(window_s=0.02, longest_pause_s=0.1))
-        def handle(delivery: Delivery) -> None:
-            downstream.call()
+    @client.listener(topic, threads=16, adaptive=Adaptive(window_s=0.02, longest_pause_s=0.1))
+    def handle(delivery: Delivery) -> None:
+        downstream.call()
 
-        send = client.producer(topic).send_many
-        if kind is TopicType.PRIORITY:
-            send(PriorityMessage(f"m{number}", 2_000) for number in range(2_000))
-        else:
-            send(RangeMergeMessage(f"m{number}", time_range_ms=1) for number in range(2_000))
-        client.start()
-        wait_until(lambda: downstream.done >= healthy, 120, "healthy")
-        downstream.down = True
-        wait_until(lambda: downstream.refused >= 35, 120, "refused")
-        assert downstream.most_later <= 1
-        downstream.down = False
-        wait_until(lambda: client.inspect(topic).stats().total("acked") == 2_000, 180)
-        stats = client.inspect(topic).stats()
-        assert (stats.dead, stats.total("buried"), stats.unaccounted) == (0, 0, 0)
-        assert downstream.refused < 150
+    fill(client, topic, 2_000)
+    client.start()
+    wait_until(lambda: downstream.done >= healthy, 120, "healthy")
+    downstream.down = True
+    wait_until(lambda: downstream.refused >= 35, 120, "refused")
+    assert downstream.most_later <= 1
+    downstream.down = False
+    wait_until(lambda: stats_of(client, topic).total("acked") == 2_000, 180)
+    stats = stats_of(client, topic)
+    assert (stats.dead, stats.total("buried")) == (0, 0)
+    assert downstream.refused < 150
 
 
 @pytest.mark.parametrize("kind", [TopicType.PRIORITY, TopicType.FIXED_TIME, TopicType.RANGE_MERGE])
@@ -235,51 +231,55 @@ def test_what_keeps_messages_back_is_seen(redis_url: str, make_topic: MakeTopic)
         client.stop(drain_s=5)
 
 
-def test_a_topic_that_hangs_does_not_starve_its_neighbour(redis_url: str, make_topic: MakeTopic) -> None:
+def test_a_topic_that_hangs_does_not_starve_its_neighbour(client: RmqClient, make_topic: MakeTopic) -> None:
     slow, quick = make_topic(TopicType.PRIORITY), make_topic(TopicType.PRIORITY)
     busy, hang = Busy(), threading.Event()
-    with RmqClient(redis_url) as client:
 
-        @client.listener(slow, threads=8)
-        def handle_slow(delivery: Delivery) -> None:
-            busy.work("slow", 0)
-            hang.wait(60)
+    @client.listener(slow, threads=8)
+    def handle_slow(delivery: Delivery) -> None:
+        busy.work("slow", 0)
+        hang.wait(60)
 
-        @client.listener(quick, threads=8)
-        def handle_quick(delivery: Delivery) -> None:
-            busy.work("quick", 0.001)
+    @client.listener(quick, threads=8)
+    def handle_quick(delivery: Delivery) -> None:
+        busy.work("quick", 0.001)
 
-        fill(client, slow, 20)
-        client.start(handlers=4)
-        wait_until(lambda: client.inspect(slow).stats().in_flight == 3, 60)
-        fill(client, quick, 200)
-        wait_until(lambda: busy.done["quick"] == 200, 60, "the quick ones get their turn")
-        assert busy.done["slow"] == 3
-        hang.set()
-        wait_until(lambda: client.inspect(slow).stats().total("acked") == 20, 60)
+    fill(client, slow, 20)
+    client.start(handlers=4)
+    wait_until(lambda: busy.done["slow"] == stats_of(client, slow).in_flight == 3, 60)
+    fill(client, quick, 200)
+    wait_until(lambda: busy.done["quick"] == 200, 60, "the quick ones get their turn")
+    assert busy.done["slow"] == 3
+    assert stats_of(client, slow).in_flight == 3, "no more is claimed than may begin"
+    hang.set()
+    wait_until(lambda: stats_of(client, slow).total("acked") == 20, 60)
 
 
-def test_handlers_of_all_listeners_together_are_bounded(redis_url: str, make_topic: MakeTopic) -> None:
+@pytest.mark.parametrize("batch", [None, 7])
+def test_handlers_of_all_listeners_together_are_bounded(
+    batch: int | None, client: RmqClient, make_topic: MakeTopic
+) -> None:
     topics = [make_topic(TopicType.PRIORITY, slots=2) for _ in range(3)]
-    busy = Busy()
-    with RmqClient(redis_url) as client:
-        for topic in topics:
+    busy, done = Busy(), Counter[str]()
+    for topic in topics:
 
-            @client.listener(topic, threads=5, weight=2)
-            def handle(delivery: Delivery) -> None:
-                busy.work(delivery.topic.name, 0.002)
+        @client.listener(topic, threads=5, weight=2, batch=batch)
+        def handle(given: Delivery | list[Delivery], name: str = topic.name) -> None:
+            busy.work(name, 0.002)
+            with busy.lock:
+                done[name] += len(given) if isinstance(given, list) else 1
 
-            fill(client, topic, 100)
-        client.start(handlers=4)
-        wait_until(lambda: sum(busy.done[topic.name] for topic in topics) == 300, 60)
-        assert busy.most["all"] <= 4
+        fill(client, topic, 100)
+    client.start(handlers=4)
+    wait_until(lambda: done.total() == 300, 60)
+    assert busy.most["all"] <= 4
 
 
-@pytest.mark.parametrize("weight", [0, -1, float("inf"), float("nan")])
-def test_a_weight_out_of_range_is_refused(weight: float, redis_url: str) -> None:
-    with RmqClient(redis_url) as client, pytest.raises(InvalidValueError, match="weight"):
-        client.listener(Topic("t", TopicType.PRIORITY), weight=weight)
-    with RmqClient(redis_url) as client:
-        client.listener(Topic("flow-t", TopicType.PRIORITY))(print)
-        with pytest.raises(InvalidValueError, match="handlers"):
-            client.start(handlers=0)
+def test_a_weight_or_a_number_of_handlers_out_of_range_is_refused(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    for weight in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(InvalidValueError, match="weight"):
+            client.listener(topic, weight=weight)
+    client.listener(topic)(print)
+    with pytest.raises(InvalidValueError, match="handlers"):
+        client.start(handlers=0)

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import itertools
 import random
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from datetime import timedelta
@@ -17,6 +18,7 @@ import pytest
 from redis import Redis
 
 from rmq import (
+    Adaptive,
     ImmediateRetry,
     Observer,
     PriorityMessage,
@@ -696,6 +698,38 @@ async def test_leases_are_renewed_while_handlers_wait(redis_url: str, make_topic
         await until(lambda: len(handled) == 20)
         await client.stop()
         assert set(handled.values()) == {1}
+
+
+@in_a_loop
+async def test_an_idle_listener_with_a_limit_asks_redis_as_seldom_as_others(
+    redis_url: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    async with RmqClient(redis_url) as client:
+
+        @client.listener(topic, concurrency=8, adaptive=Adaptive(window_s=0.05, longest_pause_s=0.4))
+        async def handle(delivery: Delivery) -> None: ...
+
+        await (await client.producer(topic)).send_many(PriorityMessage(f"m{i}", 2_000) for i in range(10))
+        await client.start()
+        async with asyncio.timeout(60):
+            while (await stats_of(client, topic)).total("acked") < 10:
+                await asyncio.sleep(0.02)
+        assert client._opened is not None  # pyright: ignore[reportPrivateUsage]
+        runner = client._opened.plain._listeners.runners[0]
+        rounds, round_ = [0], runner._threads[0].round
+
+        def counted() -> bool:
+            rounds[0] += 1
+            return round_()
+
+        runner._threads[0].round = counted
+        began_s = time.monotonic()
+        await until(lambda: time.monotonic() - began_s > 2)
+        assert rounds[0] < 20 * (time.monotonic() - began_s)
+        call_semaphore = runner._permits
+        assert call_semaphore is not None
+        assert call_semaphore.share.running == 0
 
 
 # --- the rest
