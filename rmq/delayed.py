@@ -280,7 +280,7 @@ class DelayedQueue(Generic[ValueT]):
         self.finish(delivery)
 
     def claim(self, timeout: float | timedelta | None = None) -> Delivery:
-        """Wait for a value and claim it; end with `finish` or `put_back`. Raises as `take`."""
+        """Wait for a value and claim it; end with `finish` or `put_back`. Raises the same errors as `take`."""
         delivery = self.claim_soon(timeout)
         if delivery is None:
             raise TimeoutError(f"nothing became due in {self.topic.name} within {timeout}")

@@ -162,7 +162,7 @@ class TopicStats(_HandedOut):
 
     @property
     def merged_ratio(self) -> float:
-        """The share of all sends to the topic that merged, 0 to 1; 0 without sends."""
+        """Merged sends divided by accepted sends, 0 to 1; 0 if none was accepted."""
         return self.total("merged") / max(1, self.total("accepted"))
 
     @property

@@ -121,7 +121,7 @@ class KnownTopics(Registry):
             log.error("%s", text)
 
     def named(self, name: str) -> Topic:
-        """Read a registered definition by name, and keep it. Raises as `Registry.get`."""
+        """Read a registered definition by name, and keep it. Raises the same errors as `Registry.get`."""
         registered = self.get(name)
         if not self._connections.confirms:  # else its first use still has to see it confirmed
             self._known[registered] = registered
@@ -157,7 +157,7 @@ class KnownTopics(Registry):
         return resolved
 
     def update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
-        """Replace a definition by a function of the registered one. Raises as `Registry.update`."""
+        """Replace a definition by a function of the registered one. Raises the same errors as `Registry.update`."""
         changed = super().update(name, change)
         self._known.clear()
         if changed.name in self._used:

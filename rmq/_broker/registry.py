@@ -382,7 +382,7 @@ class Registry:
         return stored
 
     def stored(self, name: str) -> Stored:
-        """Return the definition of a topic, also of a deleted one. Raises as `get`."""
+        """Return the definition of a topic, also of a deleted one. Raises the same errors as `get`."""
         check_name(name)
         return self._find(name) or self._existing(name)
 

@@ -326,7 +326,7 @@ def checked_maker(pool: Any, retry: Any, credentials: Credentials | None) -> Cal
     """
     make, options = pool.connection_class, dict(pool.connection_kwargs)
     if objects := sorted(_OBJECTS & options.keys()):
-        raise ValueError(f"option {objects[0]} is not text")
+        raise ValueError(f"option {objects[0]} takes a Python object, which a URL cannot contain; remove it")
     # redis-py must repeat nothing by itself
     options |= {"protocol": 2, "retry": retry, "health_check_interval": 0, "credential_provider": credentials}
     make(**options)

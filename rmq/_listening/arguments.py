@@ -208,15 +208,16 @@ def _is_payload(topic: Topic[Any], hint: Any) -> bool:
 def _refused(
     topic: Topic[Any], handler: Handler, parameter: inspect.Parameter, hints: dict[str, Any], argument: str
 ) -> InvalidValueError:
-    may = [argument, "a dependency"]
+    may = [argument]
     if topic.payload is not None and argument != "DeliveryColumns":
         name = topic.payload.__name__
         may.insert(0, f"list[{name}]" if argument != "Delivery" or topic.collects else name)
     hint = hints.get(parameter.name, None if parameter.annotation is parameter.empty else parameter.annotation)
-    asked = "nothing" if hint is None else getattr(hint, "__name__", str(hint)) if not get_args(hint) else str(hint)
+    asked = getattr(hint, "__name__", str(hint)) if not get_args(hint) else str(hint)
+    has = "has no annotation" if hint is None else f"is annotated with {asked}"
     return InvalidValueError(
-        f"parameter {parameter.name} of handler {name_of(handler)!r} is annotated with {asked}; on topic {topic.name} "
-        f"it may be {', '.join(may[:-1])} or {may[-1]}{'' if topic.payload else _NO_PAYLOAD}",
+        f"parameter {parameter.name} of handler {name_of(handler)!r} {has}; on topic {topic.name} annotate it with "
+        f"{' or '.join(may)}, or give it a default Depends(...) of fast_depends{'' if topic.payload else _NO_PAYLOAD}",
         topic=topic.name,
     )
 

@@ -134,7 +134,7 @@ class Listener:
             raise InvalidValueError(f"weight is {brief(self.weight)}; it must be more than 0")
         check_flag("columns", self.columns)
         if self.adaptive is not None and not isinstance(self.adaptive, Adaptive):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValueError(f"adaptive is {self.adaptive!r}; it must be a rmq.Adaptive, or None")
+            raise InvalidValueError(f"adaptive is {self.adaptive!r}; it must be an rmq.Adaptive, or None")
         if self.batch is not None and (type(self.batch) is not int or not 1 <= self.batch <= 10_000):
             raise InvalidValueError(f"batch is {self.batch!r}; it must be a whole number from 1 to 10,000, or None")
         if self.columns and self.batch is None:

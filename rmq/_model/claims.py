@@ -315,7 +315,7 @@ class DeliveryColumns(ColumnFacts):
             error: The reason, for the dead letters.
 
         Returns:
-            The rows whose lease was lost before, as for `ack`. Raises like `ack`.
+            The rows whose lease was lost before, as for `ack`. Raises the same errors as `ack`.
         """
         delay_ms = None if delay is None else duration_ms(delay, "delay")
         return self._end(rows, failed(Verb.NACK, delay_ms, error, self.topic.keep_attempts))

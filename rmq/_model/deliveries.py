@@ -197,7 +197,7 @@ class DeliveryFacts(Generic[PayloadT]):
     def payloads(self) -> list[PayloadT]:
         """The payloads of a `Collect`, or of the parts of a join, in the order of sending; else the one payload.
 
-        Raises as `payload`.
+        Raises the same errors as `payload`.
         """
         if not self.topic.collects:
             return [self.payload]
@@ -370,7 +370,7 @@ class Delivery(DeliveryFacts[PayloadT]):
         return self._end(failed(Verb.BURY, 0, error, self.topic.keep_attempts))
 
     def release(self) -> bool:
-        """Return the message to the queue as it was, without using up a retry. Returns and raises like `ack`."""
+        """Return the message to the queue as it was, without using up a retry. Returns and raises the same as `ack`."""
         return self._end(RELEASED)
 
     def mark(self, outcome: Outcome) -> None:

@@ -206,7 +206,7 @@ def epoch_number_ms(value: float, name: str) -> int:
 
 
 def number_ms(value: float, name: str) -> int:
-    """Round a number of milliseconds up to a whole number. Raises as `duration_ms`."""
+    """Round a number of milliseconds up to a whole number. Raises the same errors as `duration_ms`."""
     milliseconds = _whole(value, name, "a number of milliseconds")
     if not 0 <= milliseconds <= MAX_DURATION_MS:
         raise InvalidValueError(f"{name} is {brief(value)}; it must lie between 0 and 100 years")
@@ -226,7 +226,7 @@ def instant_ms(value: Instant, name: str) -> int:
     else:
         raise InvalidValueError(f"{name} is {brief(value)}; it must be an aware datetime")
     if not 0 < milliseconds <= MAX_SCORE:
-        raise InvalidValueError(f"{name} is {brief(value)}; epoch milliseconds must lie between 1 and 2^53 - 1")
+        raise InvalidValueError(f"{name} is {brief(value)}; it must be after 1970-01-01 00:00 UTC")
     return milliseconds
 
 

@@ -95,8 +95,8 @@ class Schedule:
             multiples since `start`.
         tz: The IANA time zone of `cron` and of `{scheduled}`, such as "Europe/Berlin"; "UTC" by default.
         catch_up: After a standstill, send each missed time in turn, up to the latest 1,000, instead of one message.
-        start: There is no time before this, an aware `datetime`. By default `every` counts from 1970-01-01 UTC.
-        until: There is no time after this, an aware `datetime`; `None` for no end.
+        start: Earliest due time, an aware `datetime`. By default `every` counts from 1970-01-01 UTC.
+        until: Latest due time, an aware `datetime`; `None` for no end.
         version: A whole number from 0: a schedule of a lower version, or of none, does not replace this one.
         body: Body of the messages, a text.
         priority: Priority of the messages, on PRIORITY topics.
@@ -168,7 +168,7 @@ class Schedule:
         else:
             object.__setattr__(self, "cron", " ".join(self.cron.split()).upper())
         if (self.cron is None or find_spec("cronsim") is not None) and self.next_ms(0) is None:
-            self._refuse("cron" if self.cron else "until", self.cron or self.until, "such that there is a time for it")
+            self._refuse("cron" if self.cron else "until", self.cron or self.until, "such that it has a due time")
 
     def _refuse(self, what: str, value: object, rule: str) -> None:
         raise InvalidValueError(f"{what} of schedule {self.name} is {brief(value)}; it must be {rule}")

@@ -60,7 +60,7 @@ class Router(ABC):
 
     @abstractmethod
     def _read(self, invalidated: bool) -> None:
-        """Read the topology; `invalidated` tells that it seemed to be wrong. Raises as `refresh`."""
+        """Read the topology; `invalidated` tells that it seemed to be wrong. Raises the same errors as `refresh`."""
 
     def masters(self) -> Sequence[Node]:
         """Return all servers that hold keys."""

@@ -81,7 +81,7 @@ class DeliveryColumns(ColumnFacts):
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """A `Delivery` for each row, at the cost that columns avoid."""
+        """A `Delivery` for each row. Creating them takes the time that columns save."""
         return wrap_deliveries(self._plain.deliveries, self._tasks)
 
     def __len__(self) -> int:

@@ -104,7 +104,7 @@ class Consumer(Closing, TopicProxy[plain_consumer.Consumer[Any]], Generic[Payloa
         return self._plain.slots
 
     async def poll(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> list[Delivery[PayloadT]]:
-        """Claim due messages; wait for the first one if there is none. See `Consumer.poll`.
+        """Claim due messages; wait for the first one if there is none. See `rmq.Consumer.poll`.
 
         Guarantee: a cancelled call loses nothing: messages that it has claimed, or is claiming, are released at once.
         """
@@ -112,7 +112,7 @@ class Consumer(Closing, TopicProxy[plain_consumer.Consumer[Any]], Generic[Payloa
         return wrap_deliveries(claimed, self._tasks)
 
     async def poll_columns(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> DeliveryColumns:
-        """Claim due messages as columns. See `Consumer.poll_columns`.
+        """Claim due messages as columns. See `rmq.Consumer.poll_columns`.
 
         Guarantee: a cancelled call loses nothing: messages that it has claimed, or is claiming, are released at once.
         """
@@ -126,7 +126,7 @@ class Consumer(Closing, TopicProxy[plain_consumer.Consumer[Any]], Generic[Payloa
         return await self._finish(self._plain.ack, deliveries)
 
     async def release(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Release several deliveries whose handling has not begun. Returns and raises as `ack`."""
+        """Release several deliveries whose handling has not begun. Returns and raises the same as `ack`."""
         return await self._finish(self._plain.release, deliveries)
 
     async def extend(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
@@ -288,7 +288,7 @@ class StreamTopic(TopicProxy[plain_stream.StreamTopic]):
         timeout: float | timedelta | None = None,
         slots: Iterable[int] | None = None,
     ) -> AsyncIterator[StreamEntry]:
-        """Follow the topic: `async for entry in await stream.tail()`. See `StreamTopic.tail`."""
+        """Follow the topic: `async for entry in await stream.tail()`. See `rmq.StreamTopic.tail`."""
         return iterate(self._tasks, await self._tasks.run(self._plain.tail, start, timeout, slots))
 
 

@@ -88,7 +88,7 @@ def wait(awaitable: Awaitable[T], *, breakable: bool = False) -> T:
     if not isinstance(current, _Runner) or parent is None:
         if asyncio.iscoroutine(awaitable):
             awaitable.close()
-        raise RmqError("this object belongs to rmq.aio: call it through its client, and await the call")
+        raise RmqError("this object is internal to rmq.aio: use what its client returned, and await its methods")
     return cast("T", parent.switch((awaitable, breakable)))
 
 

@@ -89,7 +89,7 @@ def refuse_rows(
         InvalidValueError: A value is missing, or `delay` is not more than 0.
         BatchAckedError: The batch of the rows is already acked.
         DriverReplacedError: A newer driver of the query reads the topic.
-        FencedError: Another worker under ZooKeeper has owned the slot since the read, so the batch fails at its next
+        FencedError: Another worker has owned the slot since the read, so the batch fails at its next
             read there. With `failOnLeaseLost=false` such rows count as missing.
         UnknownTopicError: The topic of a row is not registered.
         RedisUnavailableError: Redis did not answer before the deadline; some of the rows may already be refused.

@@ -67,7 +67,7 @@ class SentMessage(Generic[PayloadT]):
 
     @property
     def payloads(self) -> list[PayloadT]:
-        """The payloads of a `Collect` or of the parts of a join, otherwise the one payload. Raises as for `payload`."""
+        """The payloads of a `Collect` or of the parts of a join, otherwise the one payload. Raises as `payload`."""
         return [self.topic.decode(item) for item in self.value] if self.topic.collects else [self.payload]
 
 

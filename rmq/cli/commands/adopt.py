@@ -29,7 +29,8 @@ def adopt(
 ) -> None:
     """Show which ensembles own a topic's slots, or move the slots to another ensemble.
 
-    An ensemble is that of a ZooKeeper, or the owners in a Redis, redis: and its identity.
+    An ensemble is a group of ZooKeeper servers, or the owners that a Redis keeps, which is called redis: and the
+    identity of that Redis.
 
     Options:
         zookeeper: The ensemble to move the slots to.
@@ -39,7 +40,7 @@ def adopt(
         zookeeper_ca: TLS: file of CA certificates, or `system` for those of this machine.
         zookeeper_cert: TLS: client certificate.
         zookeeper_key: TLS: client key. Its password is read from RMQ_ZOOKEEPER_KEY_PASSWORD.
-        no_zookeeper: Move the slots to consumers without owners.
+        no_zookeeper: Remove the ownership: then every consumer may claim from the slots.
         from_ensemble: The ensemble to move the slots from. Without it, nothing is changed.
     """
     named = {"--owners": owners is not None, "--zookeeper": zookeeper is not None, "--no-zookeeper": no_zookeeper}

@@ -34,7 +34,7 @@ def dashboard(
         host: Address to listen on.
         port: Port to listen on; 0 for a free one.
         user: Name of the user who may log in.  [default: RMQ_DASHBOARD_USER]
-        password_file: File with the password.  [default: the one in RMQ_DASHBOARD_PASSWORD]
+        password_file: File with the password. Without it, RMQ_DASHBOARD_PASSWORD is the password.
         read_only: Do not allow any changes.
         allow_host: Host name by which browsers reach the dashboard. Can be given more than once.
     """

@@ -80,9 +80,9 @@ def put(
         tz: Time zone of --cron and {scheduled}, such as Europe/Berlin.
         body: Body of the messages.
         priority: priority: priority of the messages.
-        catch_up: After a standstill, send each missed time instead of one message.
-        start: There is no time before this.
-        until: There is no time after this.
+        catch_up: After a time without a running worker, send each missed time instead of one message.
+        start: Earliest due time.
+        until: Latest due time.
         version: A schedule with a lower version, or without one, does not replace this one.
     """
     ends = {"start": start, "until": until}

@@ -25,7 +25,7 @@ def status(
 ) -> int:
     """Show what is stuck, failing or nearly full, the worst first, each with a command that shows more.
 
-    Below, the topics with their due messages and the waiting time of the oldest, those with trouble first. Rates are
+    Below are the topics with their due messages and the waiting time of the oldest, those with trouble first. Rates are
     those of the last minute; "-" if no process has recorded it. Exit code 1: something is critical.
 
     Options:

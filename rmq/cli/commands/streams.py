@@ -116,7 +116,7 @@ def trim(
     Options:
         max_length: Keep at most this many entries, divided equally among the slots; for this call only.
         max_age: Keep entries up to this age; for this call only.
-        exact: Trim exactly. By default only whole nodes are removed, so that a few more entries are kept.
+        exact: Trim exactly. By default Redis removes only whole blocks of entries, so a few more are kept.
         unacked: Also remove entries that a group has not acked.
     """
     own = None
@@ -246,10 +246,10 @@ def remove_consumer(
     gone: Annotated[bool, typer.Option("--gone")] = False,
     idle: Annotated[int | None, typer.Option(metavar="DURATION", parser=duration)] = None,
 ) -> None:
-    """Remove a dead consumer. Its entries go to the other consumers at once.
+    """Remove a consumer that is gone. Its entries go to the other consumers at once.
 
     Options:
-        name: Name of a dead consumer.
+        name: Name of the consumer.
         gone: Remove all consumers that are gone, instead of one by name.
         idle: With --gone: minimum idle time.  [default: two leases]
     """

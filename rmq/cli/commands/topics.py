@@ -89,8 +89,8 @@ class Settings:
         full_timeout: Time that a send waits for room if when_full is block.
         ttl: Age at which messages become dead letters, or none.
         max_rate: Maximum number of deliveries per second in the whole cluster, or none.
-        max_burst: Maximum deliveries at once after a pause, or none for those of a second.
-        keep_attempts: Number of failed attempts kept with a message, with worker and traceback, or none.
+        max_burst: Maximum number of deliveries at once after a time without any, or none for as many as in a second.
+        keep_attempts: Number of failed attempts kept with a message, with worker and the last traceback, or none.
         max_length: stream: maximum number of entries to keep, or none for no limit.
         max_age: stream: maximum age of entries to keep, or none for no limit.
     """

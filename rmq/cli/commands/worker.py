@@ -40,7 +40,7 @@ class Settings:
         threads: Number of threads of each listener. Overrides each listener's setting.
         handlers: Maximum number of handlers that run in parallel in a process, over all listeners.
         idle: How to wait for messages. economy sends few commands, for servers that are billed per command.
-        owners: `redis`: own slots, with the owners kept in Redis; for a client that names neither owners nor zookeeper.
+        owners: `redis`: own slots, and keep the owners in Redis; for a client that names neither owners nor zookeeper.
         exit_when_hung: Once a handler has run for longer than its listener's timeout, let the others finish, and end
             with exit code 75.
         log_level: Log level of stderr: debug, info, warning or error.
@@ -78,7 +78,7 @@ def worker(
     Options:
         target: MODULE:NAME of an RmqClient, or of a function without arguments that returns one.
         processes: Number of processes. A process that crashes is restarted.
-        reload: For development: restart when a Python file below this folder changes.
+        reload: For development: restart when a Python file below the current folder changes.
     """
     if session.options.verbose:
         settings = replace(settings, log_level="debug")

@@ -241,14 +241,14 @@ def twice(content, delivery: Delivery) -> None: ...  # pyright: ignore
             TYPED,
             wrong,
             False,
-            "parameter order of handler 'wrong' is annotated with int; on topic price it may be Price",
+            "parameter order of handler 'wrong' is annotated with int; on topic price annotate it with Price",
         ),
         (TYPED, unknown, False, "parameter more of handler 'unknown' is annotated with str"),
-        (TYPED, second, False, "parameter more of handler 'second' is annotated with nothing"),
-        (TYPED, payload, True, "it may be list[Price], list[Delivery] or a dependency"),
-        (TYPED, plain, True, "annotated with Delivery; on topic price it may be list[Price], list[Delivery]"),
+        (TYPED, second, False, "parameter more of handler 'second' has no annotation"),
+        (TYPED, payload, True, "annotate it with list[Price] or list[Delivery], or give it a default Depends"),
+        (TYPED, plain, True, "annotated with Delivery; on topic price annotate it with list[Price] or list[Delivery]"),
         (TYPED, payloads, False, "annotated with list[tests.unit._listening.test_arguments.Price]"),
-        (COLLECTS, payload, False, "it may be list[Price], Delivery or a dependency"),
+        (COLLECTS, payload, False, "annotate it with list[Price] or Delivery, or give it a default Depends"),
         (TYPED, nowhere, False, "cannot be read: name 'Nowhere' is not defined"),
         (TYPED, positional, False, "must not be positional-only"),
         (
@@ -267,14 +267,20 @@ def twice(content, delivery: Delivery) -> None: ...  # pyright: ignore
             as_dict,
             False,
             "parameter order of handler 'as_dict' is annotated with dict[str, typing.Any]; on topic "
-            "plain it may be Delivery or a dependency; for a payload, set Topic(..., payload=...)",
+            "plain annotate it with Delivery, or give it a default Depends(...) of fast_depends; for a payload, set "
+            "Topic(..., payload=...)",
         ),
         (PLAIN, two, False, "parameter connection of handler 'two' is annotated with str"),
-        (PLAIN, bare_two, False, "parameter more of handler 'bare_two' is annotated with nothing"),
-        (PLAIN, only_keyword, False, "parameter delivery of handler 'only_keyword' is annotated with nothing"),
+        (PLAIN, bare_two, False, "parameter more of handler 'bare_two' has no annotation"),
+        (PLAIN, only_keyword, False, "parameter delivery of handler 'only_keyword' has no annotation"),
         (PLAIN, late, False, "handler 'late' has no parameter for the message, only limit"),
         (PLAIN, twice, False, "on topic plain remove all but one"),
-        (PLAIN, plain, True, "annotated with Delivery; on topic plain it may be list[Delivery] or a dependency"),
+        (
+            PLAIN,
+            plain,
+            True,
+            "annotated with Delivery; on topic plain annotate it with list[Delivery], or give it a default Depends",
+        ),
         (PLAIN, many, False, "annotated with list[rmq"),
         (PLAIN, pass_all(nothing), False, "takes no argument"),
         (PLAIN, partial(bare, None), False, "takes no argument"),
@@ -291,5 +297,5 @@ def test_what_nobody_can_give_is_refused_at_once(
 
 def test_a_handler_of_columns_is_told_what_it_gets() -> None:
     for topic in (PLAIN, TYPED):
-        with pytest.raises(InvalidValueError, match="it may be DeliveryColumns or a dependency"):
+        with pytest.raises(InvalidValueError, match="annotate it with DeliveryColumns, or give it a default Depends"):
             Listener(topic, plain, batch=10, columns=True)

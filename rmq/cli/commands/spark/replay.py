@@ -34,7 +34,7 @@ def replay(
     Options:
         topic: Name of the topic to send the messages to.
         day: Day in UTC, such as 2026-11-20.
-        archive: Parquet files of a drain.  [default: the topic's dead messages]
+        archive: Folder of Parquet files with archived messages.  [default: the topic's dead messages]
         time_column: Archive: column of the time.  [default: its timestamp column]
         from_topic: Archive: topic of the archived messages, if it is not TOPIC.
         fixed_time: Archive, fixed-time: due time of all messages.
