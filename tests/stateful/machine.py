@@ -16,6 +16,7 @@ from rmq import ControlResult, Owner, Topic, TopicType, WhenFull
 from rmq.errors import FencedError, RmqError
 from tests.stateful.model import Model
 from tests.support.core import (
+    ALL_SETTLED,
     Ack,
     Call,
     Claimed,
@@ -25,6 +26,7 @@ from tests.support.core import (
     EncodedMessage,
     Nack,
     Outcomes,
+    SettleReply,
     WholeClaim,
     control,
     sends,
@@ -42,8 +44,11 @@ T = TypeVar("T")
 
 CONTENTS = (b"a", b"b", b"c", b"\x00\xff{}")
 BODIES = (None, None, b"1", b"", b"\x00\xff")
-SETTLE = ("ack", "ack", "retry at once", "retry in 700 ms", "retry in 2 s", "bury", "release")
+SETTLE = ("ack", "ack", "retry at once", "retry in 700 ms", "retry in 2 s", "spare in 700 ms", "bury", "release")
+DELAYS_MS = {"retry in 700 ms": 700, "retry in 2 s": 2_000, "spare in 700 ms": 700}
 LONGEST_DELAY_MS = 2_500
+STALE = Outcomes([(b"x", 1)], [Nack(b"y", 1)])
+"""What settles nothing where nothing is in flight."""
 
 # One draw for what could be several: the time of a run is the number of its draws.
 messages = st.lists(st.sampled_from(list(product(range(4), range(5), BODIES))), min_size=1, max_size=3)
@@ -234,12 +239,20 @@ class SlotMachine(RuleBasedStateMachine):
         if not in_all:
             acks, nacks = self._acks(settled), self._nacks(settled)
         held, owner = dict(self.model.slot.prepare), self._owner()
-        reply = self._both(
-            with_hints(settle_slot(self.topic, 0, Outcomes(acks, nacks, whole), owner)),
-            lambda: self.model.settle(acks, nacks, whole, owner),
-        )
+        call = settle_slot(self.topic, 0, Outcomes(acks, nacks, whole), owner)
+        if consumer:  # the second one settles in several slots at once, of which the others have nothing of it
+            settle = claiming.settlements(self.topic)
+            call = settle.joined([settle(1, STALE, owner), call, settle(1, Outcomes(), owner)]).then(self._of_slot_0)
+        reply = self._both(with_hints(call), lambda: self.model.settle(acks, nacks, whole, owner))
         assert reply is not None
         self._done(held, consumer, acks, nacks, whole, reply.unmatched)
+
+    def _of_slot_0(self, replies: Sequence[SettleReply | RmqError]) -> SettleReply:
+        before, reply, after = replies
+        assert (before, after) == (SettleReply((b"y", b"x")), ALL_SETTLED)
+        assert read_state(self.client, slot_keys("t", 1)).totals == {}
+        assert isinstance(reply, SettleReply), reply
+        return reply
 
     @precondition(lambda self: self.handed)
     @rule(picked=picks)
@@ -269,7 +282,9 @@ class SlotMachine(RuleBasedStateMachine):
         nacks: list[Nack] = []
         for pick, verb in settled:
             for content, claim_score in self._tokens([pick] if verb != "ack" else []):
-                number = {"retry in 700 ms": 700, "retry in 2 s": 2_000}.get(verb, 0)
+                if verb == "spare in 700 ms" and not self.topic.max_retries:  # as consumers do
+                    verb = "release"
+                number = DELAYS_MS.get(verb, 0)
                 if verb == "release":
                     number = self._store_score(content, claim_score)
                 nacks.append(Nack(content, claim_score, verb.split()[0], number, "ValueError", 'no "é"'))
@@ -383,7 +398,8 @@ class SlotMachine(RuleBasedStateMachine):
         return self.contents[index % len(self.contents)]
 
     def _names(self, picked: list[int]) -> list[bytes]:
-        return list(dict.fromkeys(map(self._content, picked)))
+        """Return contents; one may stand there twice."""
+        return list(map(self._content, picked))
 
     def _new_score(self, choice: int) -> tuple[str, int]:
         kinds = {TopicType.RANGE_MERGE: "after", TopicType.PRIORITY: "priority", TopicType.FIXED_TIME: "at"}

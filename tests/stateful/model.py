@@ -333,6 +333,8 @@ class Model:
                 self.slot.born[content] = self.now_ms
             return True
         self._fail(content, left, nack.error_type, nack.error_message)
+        if nack.verb == "spare":
+            left = max(1, min(left + 1, self.topic.max_retries))
         if nack.verb == "bury" or left == 0:
             self._bury(content, left)
         elif nack.number:

@@ -41,6 +41,7 @@ def machine(redis_url: str) -> Iterator[type[SlotMachine]]:
 def test_the_scripts_do_what_the_model_says(
     machine: type[SlotMachine], kind: TopicType, definition: dict[str, object], few: int
 ) -> None:
+    # pitfalls 13, 28, 29, 31, 32, 34, 36
     profile = os.environ.get("RMQ_HYPOTHESIS_PROFILE") or "default"
     members = {"type": kind, "definition": definition, "contents": CONTENTS[-few:], "steps": 0}
     of_this_type: type[SlotMachine] = type(f"{kind.name}Machine", (machine,), members)

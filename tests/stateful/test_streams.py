@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import pytest
-import redis
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from rmq import Retention, Topic, TopicType
+from tests.stateful.databases import on_database
 from tests.support.core import (
     ClaimPart,
     ClaimReply,
@@ -24,16 +23,12 @@ from tests.support.core import (
     Outcomes,
     StreamClaimed,
     dead,
-    default_scripts,
     group_keys,
-    parse_url,
     streams,
 )
 from tests.support.one_slot import settle_group
-from tests.support.servers import RedisServer
-from tests.support.slots import forget_topic
+from tests.support.slots import scripts_under_test
 
-_numbers = count(1)
 MAX_RETRIES = 2
 TRIM = Retention(max_length=0, approximate=False)
 groups, consumers = st.sampled_from(["a", "b"]), st.sampled_from(["x", "y", "z"])
@@ -54,14 +49,13 @@ class Group:
 class Streams(RuleBasedStateMachine):
     """The scripts beside the model."""
 
-    url = ""
+    connections: Connections
+    client: Any
+    topic = Topic("random", TopicType.STREAM, slots=2, max_retries=MAX_RETRIES)
 
     def __init__(self) -> None:
         super().__init__()
-        self.connections = Connections(parse_url(self.url), scripts=default_scripts())
-        self.plain: Any = redis.Redis.from_url(self.url)
-        name = f"random{os.getpid()}-{next(_numbers)}"
-        self.topic = Topic(name, TopicType.STREAM, slots=2, max_retries=MAX_RETRIES)
+        self.client.flushdb()
         self.store = f"{self.topic.name}_0"
         self.model = {name: Group() for name in ("a", "b")}
         self.present: list[str] = []
@@ -70,14 +64,6 @@ class Streams(RuleBasedStateMachine):
 
     def run(self, call: Any) -> Any:
         return self.connections.run(call)
-
-    def teardown(self) -> None:
-        try:
-            self.drain()
-        finally:
-            forget_topic(self.plain, self.topic.name)
-            self.plain.close()
-            self.connections.close()
 
     def claim(self, name: str, consumer: str, limit: int, **settled: Any) -> Any:
         member = Member(name, consumer)
@@ -162,12 +148,12 @@ class Streams(RuleBasedStateMachine):
         group = self.model[name]
         mine = [entry_id for entry_id, (holder, _) in group.held.items() if holder == consumer]
         if mine:
-            self.plain.xclaim(self.store, name, consumer, 0, mine, idle=10**8, justid=True)
+            self.client.xclaim(self.store, name, consumer, 0, mine, idle=10**8, justid=True)
             began = {
                 "scan_at": 1,
                 "scan_cursor": "",
             }  # a pass that is under way has no need to meet it: no time has passed
-            self.plain.hset(group_keys(self.topic.name, 0, name).group, mapping=began)
+            self.client.hset(group_keys(self.topic.name, 0, name).group, mapping=began)
             group.expired |= set(mine)
 
     @rule(name=groups)
@@ -189,19 +175,20 @@ class Streams(RuleBasedStateMachine):
                 break
             gone += 1
         self.present = self.present[gone:]
-        assert [entry_id.decode() for entry_id, _ in self.plain.xrange(self.store)] == self.present
+        assert [entry_id.decode() for entry_id, _ in self.client.xrange(self.store)] == self.present
 
     @invariant()
     def accounts_are_right(self) -> None:
-        assert self.run(streams.stats(self.topic, 0)).unaccounted == 0
-        for name, group in self.model.items():
-            found = self.run(streams.group_stats(self.topic, 0, name))
+        calls = [streams.stats(self.topic, 0), *(streams.group_stats(self.topic, 0, name) for name in self.model)]
+        slot, *groups = self.connections.run_many(calls)
+        assert slot.unaccounted == 0
+        for found, group in zip(groups, self.model.values(), strict=True):
             assert found.unaccounted == 0
             sizes = (len(group.waiting), len(group.held), len(group.dead))
             assert (found.waiting, found.in_flight, found.dead) == sizes
             assert found.lag == len(group.unread)
 
-    def drain(self) -> None:
+    def teardown(self) -> None:
         """In the end, every entry is acked or dead in every group."""
         for name, group in self.model.items():
             for consumer in ("x", "y", "z"):
@@ -209,8 +196,7 @@ class Streams(RuleBasedStateMachine):
             while group.held or group.waiting or group.unread:
                 self.take(name, "x", 100)
                 held = [(entry_id.encode(), deliveries) for entry_id, (_, deliveries) in group.held.items()]
-                for pair in held:
-                    assert self.claim(name, "x", 0, acks=[pair]).stale == ()
+                assert self.claim(name, "x", 0, acks=held).stale == ()
                 group.done |= set(group.held)
                 group.held.clear()
             found = self.run(streams.group_stats(self.topic, 0, name))
@@ -218,7 +204,12 @@ class Streams(RuleBasedStateMachine):
             assert found.totals.get("lost", 0) == 0
 
 
+@pytest.fixture
+def machine(redis_url: str) -> Iterator[type[Streams]]:
+    with on_database(redis_url, 4, Streams, scripts_under_test()) as machine:
+        yield machine
+
+
 @pytest.mark.timeout(300)
-def test_random_histories_of_a_stream(redis_server: RedisServer) -> None:
-    Streams.url = f"unix://{redis_server.socket_path}"
-    run_state_machine_as_test(Streams, settings=settings(max_examples=100, stateful_step_count=40))
+def test_random_histories_of_a_stream(machine: type[Streams]) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=40))
