@@ -65,6 +65,12 @@ def make_stream(make_topic: MakeTopic, client: RmqClient, redis_client: Any) -> 
             forget_topic(redis_client, topic.name)
 
 
+@pytest.fixture
+def frequent_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers say what they do ten times a second, and not every five seconds."""
+    monkeypatch.setattr("rmq._listening.heartbeat.BEAT_S", 0.1)
+
+
 @pytest.fixture(scope="session")
 def cluster_servers() -> Iterator[RedisClusterServers]:
     with RedisClusterServers(3) as servers:

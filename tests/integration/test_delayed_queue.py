@@ -245,8 +245,7 @@ with RmqClient(sys.argv[1]) as client, DelayedQueue(client, sys.argv[2]) as queu
 
 def test_a_killed_process_loses_nothing_of_what_it_claimed_ahead(make_queue: MakeQueue, redis_url: str) -> None:
     queue = make_queue(lease=timedelta(seconds=3))
-    for number in range(500):
-        queue.offer(str(number), "0s")
+    queue.offer_many((str(number), "0s") for number in range(500))
     with subprocess.Popen([sys.executable, "-c", TAKER, redis_url, queue.topic.name], stdout=subprocess.PIPE) as taker:
         assert taker.stdout is not None
         seen = [taker.stdout.readline().strip() for _ in range(50)]

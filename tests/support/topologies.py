@@ -121,7 +121,7 @@ class RedisClusterServers:
             while names := client.execute_command("CLUSTER", "GETKEYSINSLOT", number, 1):
                 client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 30_000, "KEYS", *names)
                 between()
-        for server in (target, source, *self.servers):
+        for server in dict.fromkeys((target, source, *self.servers)):
             with suppress(redis.RedisError):  # replicas refuse, dead ones do not answer
                 self.ask(server, "CLUSTER", "SETSLOT", number, "NODE", target_id)
 

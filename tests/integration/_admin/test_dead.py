@@ -12,6 +12,7 @@ import redis
 
 from rmq import (
     DeadFilter,
+    Delivery,
     FixedTimeMessage,
     PriorityMessage,
     RangeMergeMessage,
@@ -22,14 +23,15 @@ from rmq import (
 )
 from rmq.errors import InvalidValueError, UnknownTopicError
 from tests.conftest import MakeTopic
-from tests.support.clients import drain, left_in, stats_of, texts
+from tests.support.clients import drain, left_in, run_until, stats_of, texts
 from tests.support.core import slot_keys
+from tests.support.sides import Side
 
 MakeDead = Callable[..., Topic]
 
 
 @pytest.fixture
-def make_dead(client: RmqClient, make_topic: MakeTopic) -> MakeDead:
+def make_dead(client: RmqClient, side: Side, redis_url: str, make_topic: MakeTopic) -> MakeDead:
     """Make a topic in which `number` messages m0, m1, ... have died; the even ones of a ValueError."""
 
     def make(number: int = 10, type: TopicType = TopicType.PRIORITY, **definition: object) -> Topic:
@@ -39,13 +41,15 @@ def make_dead(client: RmqClient, make_topic: MakeTopic) -> MakeDead:
             producer.send_many(PriorityMessage(f"m{i}", 5_000 - i, body=f"body {i}") for i in range(number))
         else:
             producer.send_many(RangeMergeMessage(f"m{i}", time_range_ms=1, body=f"body {i}") for i in range(number))
-        done = 0
-        with client.consumer(topic) as consumer:
-            while done < number:
-                for delivery in consumer.poll(timeout=50):
-                    index = int(delivery.text[1:])
-                    assert delivery.bury(KeyError("odd") if index % 2 else ValueError(f"even {index}"))
-                    done += 1
+
+        def bury(deliveries: list[Delivery]) -> None:
+            for delivery in deliveries:
+                index = int(delivery.text[1:])
+                assert delivery.bury(KeyError("odd") if index % 2 else ValueError(f"even {index}"))
+
+        with side.client(redis_url) as killer:
+            killer.listener(topic, batch=100)(bury)
+            run_until(killer, lambda: left_in(stats_of(killer, topic))[:3] == (0, 0, 0))
         return topic
 
     return make

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 import redis
@@ -18,21 +20,17 @@ from rmq import (
     PriorityMessage,
     Rates,
     RmqClient,
+    Topic,
     TopicType,
     WorkerInfo,
 )
 from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic
 from tests.support.core import WORKER_INFOS_KEY, WORKERS_KEY, slot_keys
+from tests.support.slots import check_topic, forget_topic
 from tests.support.waiting import wait_until
 
 FAR_MS = 4 * 10**12
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
 
 
 def test_find_follows_a_message_through_its_life(client: RmqClient, make_topic: MakeTopic) -> None:
@@ -91,27 +89,28 @@ def all_pages(view: Inspection, *args: object, **options: object) -> list[FoundM
         cursor = page.cursor
 
 
-@pytest.fixture
-def filled(client: RmqClient, make_topic: MakeTopic) -> Iterator[Inspection]:
-    """A topic with 1,500 messages in store, 600 dead, 3 in flight, 1 waiting; one slot is large."""
-    topic = make_topic(TopicType.PRIORITY, slots=8, retry=ImmediateRetry())
-    producer = client.producer(topic)
-    producer.send_many(PriorityMessage(f"doomed:{n}", 1_000, body="b" * n) for n in range(600))
-    with client.consumer(topic) as consumer:
-        while batch := consumer.poll(200, timeout=0):
-            for delivery in batch:
-                delivery.bury(ValueError("no") if delivery.text.endswith("7") else TimeoutError("late"))
-    producer.send_many(PriorityMessage(f"item:{n}", 100, slot_basis="x") for n in range(1_500))
-    producer.send_many(PriorityMessage(f"held:{n}", 2_000 + n) for n in range(4))
-    with client.consumer(topic) as consumer:
-        batch = [each for each in consumer.poll(1_000, timeout=1) if each.text.startswith("held")]
-        assert len(batch) == 4
-        batch[0].nack(delay="10m")
-        view = client.inspect(topic)
-        assert view.stats().waiting == 1
-        yield view
-        for delivery in batch[1:]:
-            delivery.ack()
+@pytest.fixture(scope="module")
+def filled(redis_url: str, redis_client: redis.Redis) -> Iterator[Inspection]:
+    """A topic with 1,500 messages in store, 600 dead, 3 in flight, 1 waiting, only to look at; one slot is large."""
+    topic = Topic(f"finding{os.getpid()}", TopicType.PRIORITY, slots=8, lease=timedelta(hours=1))
+    with RmqClient(redis_url) as client:
+        producer = client.producer(topic)
+        producer.send_many(PriorityMessage(f"doomed:{n}", 1_000, body="b" * n) for n in range(600))
+        with client.consumer(topic) as consumer:
+            while batch := consumer.poll(200, timeout=0):
+                for delivery in batch:
+                    delivery.bury(ValueError("no") if delivery.text.endswith("7") else TimeoutError("late"))
+        producer.send_many(PriorityMessage(f"item:{n}", 100, slot_basis="x") for n in range(1_500))
+        producer.send_many(PriorityMessage(f"held:{n}", 2_000 + n) for n in range(4))
+        with client.consumer(topic) as consumer:
+            batch = [each for each in consumer.poll(1_000, timeout=1) if each.text.startswith("held")]
+            assert len(batch) == 4
+            batch[0].nack(delay="10m")
+            view = client.inspect(topic)
+            assert view.stats().waiting == 1
+            yield view
+    check_topic(redis_client, topic.name)
+    forget_topic(redis_client, topic.name)
 
 
 def test_search_finds_everything_page_by_page(filled: Inspection) -> None:
@@ -227,6 +226,7 @@ def test_rates_between_two_looks(client: RmqClient, make_topic: MakeTopic) -> No
     assert before.rates_since(after).sent == 0
 
 
+@pytest.mark.usefixtures("frequent_reports")
 def test_workers_report_what_they_do_and_leave(client: RmqClient, make_topic: MakeTopic, redis_url: str) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=4)
     release = threading.Event()

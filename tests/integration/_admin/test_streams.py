@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from rmq import Delivery, ImmediateRetry, Retention, RmqClient, StreamMessage, Topic, TopicType
+from rmq import Delivery, Retention, RmqClient, StreamMessage, Topic, TopicType
 from rmq.errors import (
     AlreadySettledError,
     BacklogFullError,
@@ -22,32 +21,13 @@ from rmq.errors import (
     TooManyGroupsError,
 )
 from tests.conftest import MakeTopic
+from tests.integration.conftest import MakeStream
 from tests.support.core import Connections, group_keys, group_rate_key, rate_key
 from tests.support.sides import Side
-from tests.support.slots import forget_topic
-from tests.support.streams import check_stream, drain_entries, entry, ids, pending_rows
+from tests.support.streams import drain_entries, entry, ids, pending_rows
 from tests.support.waiting import wait_until
 
 SECOND = timedelta(seconds=1)
-MakeStream = Callable[..., Topic]
-
-
-@pytest.fixture
-def make_stream(make_topic: MakeTopic, client: RmqClient, redis_client: Any) -> Iterator[MakeStream]:
-    """Make stream topics; after the test each is checked and deleted."""
-    made: list[Topic] = []
-
-    def make(**definition: object) -> Topic:
-        made.append(make_topic(TopicType.STREAM, checked=False, **{"retry": ImmediateRetry(), **definition}))
-        return made[-1]
-
-    yield make
-    try:
-        for topic in made:
-            check_stream(client, redis_client, topic)
-    finally:
-        for topic in made:
-            forget_topic(redis_client, topic.name)
 
 
 def send(client: RmqClient, topic: Topic, *contents: str, slot_basis: str | None = None) -> tuple[str, ...]:
@@ -665,19 +645,19 @@ def test_trimming_by_length_spares_what_a_group_has_not_acked(
     client: RmqClient, make_stream: MakeStream, approximate: bool
 ) -> None:
     topic = make_stream(retention=Retention(max_length=100, approximate=approximate))
-    send(client, topic, *(f"m{number}" for number in range(25_000)))
+    send(client, topic, *(f"m{number}" for number in range(12_000)))
     view = client.stream(topic)
     view.add_group("slow", "all")
-    acked_by(client, topic, "fast", 25_000)
+    acked_by(client, topic, "fast", 12_000)
     (trimmed,) = view.trim()
     assert (trimmed.due, trimmed.dropped) == (True, 0)
-    acked_by(client, topic, "slow", 24_000)
+    acked_by(client, topic, "slow", 11_000)
     (trimmed,) = view.trim()
-    assert trimmed.dropped == 24_000 if not approximate else 23_800 <= trimmed.dropped <= 24_000
+    assert trimmed.dropped == 11_000 if not approximate else 10_800 <= trimmed.dropped <= 11_000
     acked_by(client, topic, "slow", 1_000)
     (trimmed,) = view.trim()
     assert trimmed.length == 100 if not approximate else 100 <= trimmed.length < 300
-    assert view.stats().total("trimmed") == 25_000 - trimmed.length
+    assert view.stats().total("trimmed") == 12_000 - trimmed.length
 
 
 def test_a_pending_entry_holds_up_trimming_and_unacked_says_otherwise(

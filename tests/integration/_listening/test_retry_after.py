@@ -25,6 +25,8 @@ from tests.conftest import MakeTopic
 from tests.support.sides import Side
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("frequent_reports")
+
 KINDS: dict[str, dict[str, Any]] = {
     "one": {},
     "batch": {"batch": 3},

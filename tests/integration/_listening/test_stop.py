@@ -148,7 +148,7 @@ def test_a_worker_ends_on_sigterm_within_its_drain_while_redis_is_down(
     cli = Cli(server.url)
     with (
         RmqClient(server.url) as client,
-        cli.process("worker", "jobs:client", "--drain", "60", *processes, cwd=tmp_path) as process,
+        cli.process("worker", "jobs:client", "--drain", "20", *processes, cwd=tmp_path) as process,
     ):
         wait_until(lambda: len(client.workers()) == (2 if processes else 1), QUICK_S)
         take_away(server, how)

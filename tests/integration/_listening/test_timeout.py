@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import random
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from rmq import (
     Adaptive,
-    Coordinator,
     Delivery,
     ImmediateRetry,
     ListenerInfo,
@@ -26,11 +22,12 @@ from rmq import (
 )
 from rmq.errors import InvalidValueError
 from rmq.metrics import TopicsCollector
-from tests.conftest import MakeTopic
+from tests.conftest import Coordinate, MakeTopic
 from tests.integration.aio.test_aio import in_a_loop, stats_of, until, until_settled
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
-from tests.support.zookeeper import ZooKeeperEnsemble
+
+pytestmark = pytest.mark.usefixtures("frequent_reports")
 
 SECOND = "1s"
 
@@ -430,20 +427,12 @@ async def test_a_task_that_swallows_its_cancellation_hangs_as_a_thread_does(
         go_on.set()
 
 
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tick_ms=500) as servers:
-        yield servers
-
-
-@pytest.mark.filterwarnings("ignore:No chroot path exists")
 def test_an_owner_runs_no_message_beside_its_handler_that_hangs(
-    zookeeper: ZooKeeperEnsemble, redis_url: str, make_topic: MakeTopic
+    coordinate: Coordinate, redis_url: str, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=4, lease=SECOND, retry=ImmediateRetry())
     go_on, lock, calls = threading.Event(), threading.Lock(), list[str]()
-    chroot = f"/timeout-{os.getpid()}-{random.randrange(10**9)}"
-    with RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as client:
+    with RmqClient(redis_url, zookeeper=coordinate()) as client:
 
         @client.listener(topic, threads=4, timeout="200ms")
         def handle(delivery: Delivery) -> None:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
-from uuid import uuid4
 
 import pytest
 import redis
@@ -28,8 +27,6 @@ from tests.support.core import OWNERS_KEYS, parse_url
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
-
-pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
 
 PATIENCE_S = 60.0
 
@@ -83,6 +80,7 @@ def shares(client: RmqClient) -> list[int]:
     return sorted(len(each.listeners[0].slots) for each in client.workers())
 
 
+@pytest.mark.usefixtures("frequent_reports")
 def test_listeners_of_two_clients_share_the_slots(url: str, topic: Topic) -> None:
     work = Work()
     with RmqClient(url, owners="redis") as first, RmqClient(url, owners=RedisOwners(2, weight=3)) as second:
@@ -241,6 +239,7 @@ def test_a_client_with_owners_has_no_consumers_and_one_without_is_fenced(url: st
             consumer.poll()
 
 
+@pytest.mark.usefixtures("frequent_reports")
 def test_two_workers_with_one_id_do_not_share_it(url: str, topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
     with RmqClient(url, owners=RedisOwners(2, "one")) as first, RmqClient(url, owners=RedisOwners(2, "one")) as second:
         for client in (first, second):
@@ -305,14 +304,8 @@ def test_the_command_line_chooses_owners(url: str, topic: Topic, tmp_path: Path)
 # --- from one keeper to another
 
 
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tick_ms=500) as servers:
-        yield servers
-
-
 def test_a_topic_moves_to_redis_and_back(url: str, topic: Topic, zookeeper: ZooKeeperEnsemble) -> None:
-    work, chroot, cli = Work(), f"/test-{uuid4().hex[:8]}", Cli(url)
+    work, chroot, cli = Work(), f"/{topic.name}", Cli(url)
     rounds = ("zookeeper", "redis", "zookeeper", "redis")
     before = ""
     for number, keeper in enumerate(rounds):

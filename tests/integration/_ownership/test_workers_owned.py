@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import random
 import threading
-from collections.abc import Iterator
 
 import pytest
 
-from rmq import Coordinator, PriorityMessage, RmqClient, TopicType
-from tests.conftest import MakeTopic
+from rmq import PriorityMessage, RmqClient, TopicType
+from tests.conftest import Coordinate, MakeTopic
 from tests.support.waiting import wait_until
-from tests.support.zookeeper import ZooKeeperEnsemble
-
-pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
 
 
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tick_ms=500) as servers:
-        yield servers
-
-
+@pytest.mark.usefixtures("frequent_reports")
 def test_the_owner_of_a_slot_holds_what_is_in_flight_there(
-    zookeeper: ZooKeeperEnsemble, redis_url: str, make_topic: MakeTopic
+    coordinate: Coordinate, redis_url: str, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=8)
-    chroot = f"/workers-{os.getpid()}-{random.randrange(10**9)}"
     release = threading.Event()
-    workers = [RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) for _ in range(2)]
+    workers = [RmqClient(redis_url, zookeeper=coordinate()) for _ in range(2)]
 
     def listen(worker: RmqClient) -> None:
         @worker.listener(topic, threads=2)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -155,10 +157,16 @@ MOVES = [
 ]
 
 
-@pytest.fixture(scope="module", params=PROGRAMS, ids=lambda program: program.name)
-def cluster(request: pytest.FixtureRequest) -> Iterator[RedisClusterServers]:
-    with RedisClusterServers(2, binary=request.param) as cluster:
-        yield cluster
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[Callable[[Path], RedisClusterServers]]:
+    """One of each program, whatever the order of the tests."""
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda program: stack.enter_context(RedisClusterServers(2, binary=program)))
+
+
+@pytest.fixture(params=PROGRAMS, ids=lambda program: program.name)
+def cluster(request: pytest.FixtureRequest, clusters: Callable[[Path], RedisClusterServers]) -> RedisClusterServers:
+    return clusters(request.param)
 
 
 class Stage:
@@ -197,8 +205,8 @@ class Stage:
         for server in self.cluster.servers:
             with server.connect(single_connection_client=True) as client:
                 names: Any = client.execute_command("CLUSTER", "GETKEYSINSLOT", hash_slot(self.key), 1_000)
-                for name in names:
-                    found[name.decode().replace(self.topic.name, "T")] = _read(client, name)
+                for name, value in _read(client, names).items():
+                    found[name.decode().replace(self.topic.name, "T")] = value
         return found
 
     def rough(self) -> dict[str, Any]:
@@ -206,27 +214,43 @@ class Stage:
         return {name: _rough(value) for name, value in self.exact().items()}
 
 
-def _asked(client: redis.Redis, *command: Any) -> Any:
-    client.execute_command("ASKING")
-    return client.execute_command(*command)
+_READS: dict[bytes, tuple[Any, ...]] = {
+    b"zset": ("ZRANGE", 0, -1, "WITHSCORES"),
+    b"hash": ("HGETALL",),
+    b"stream": ("XRANGE", "-", "+"),
+}
 
 
-def _read(client: redis.Redis, name: bytes) -> Any:
-    match _asked(client, "TYPE", name):
-        case b"zset":
-            return dict(_asked(client, "ZRANGE", name, 0, -1, "WITHSCORES"))
-        case b"hash":
-            store = hash_tag(name)
-            fields = _asked(client, "HGETALL", name)
-            return {b"T_0" if field == store else field: value for field, value in fields.items()}
-        case b"stream":
-            groups = [each[b"name"] for each in _asked(client, "XINFO", "GROUPS", name)]
-            return [
-                _asked(client, "XRANGE", name, "-", "+"),
-                {group: _asked(client, "XPENDING", name, group)["consumers"] for group in groups},
-            ]
-        case _:
-            return _asked(client, "DUMP", name)
+def _asked(client: redis.Redis, commands: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Send commands together, each with an ASKING of its own."""
+    pipeline = client.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command("ASKING")
+        pipeline.execute_command(*command)
+    return pipeline.execute()[1::2]
+
+
+def _read(client: redis.Redis, names: list[bytes]) -> dict[bytes, Any]:
+    """Read keys in few round trips."""
+    kinds = _asked(client, (("TYPE", name) for name in names))
+    reads = [_READS.get(kind, ("DUMP",)) for kind in kinds]
+    values = _asked(client, ((verb, name, *more) for name, (verb, *more) in zip(names, reads, strict=True)))
+    found: dict[bytes, Any] = {}
+    for name, kind, value in zip(names, kinds, values, strict=True):
+        match kind:
+            case b"zset":
+                found[name] = dict(value)
+            case b"hash":
+                store = hash_tag(name)
+                found[name] = {b"T_0" if field == store else field: each for field, each in value.items()}
+            case b"stream":
+                [rows] = _asked(client, [("XINFO", "GROUPS", name)])
+                groups = [row[b"name"] for row in rows]
+                pending = _asked(client, (("XPENDING", name, group) for group in groups))
+                found[name] = [value, {group: each["consumers"] for group, each in zip(groups, pending, strict=True)}]
+            case _:
+                found[name] = value
+    return found
 
 
 def _rough(value: Any) -> Any:
