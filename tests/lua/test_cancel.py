@@ -45,12 +45,3 @@ def test_what_is_in_a_handlers_hands_is_left_alone(make_slot: MakeSlot) -> None:
     )
     assert slot.cancel(b"held", b"resent") == [IN_FLIGHT, DONE]
     assert slot.state() == replace(before, store={}, totals={"accepted": 3, "cancelled": 1})
-
-
-def test_1000_at_once(make_slot: MakeSlot) -> None:
-    # pitfall 12
-    slot = make_slot()
-    names = [b"%d" % number for number in range(1_000)]
-    slot.seed(SlotState(store=dict.fromkeys(names, T0), body=dict.fromkeys(names, b"1")))
-    assert slot.cancel(*names) == [DONE] * 1_000
-    assert slot.state() == SlotState(totals={"accepted": 1_000, "cancelled": 1_000})

@@ -2,10 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from rmq import Owner
-from rmq.errors import FencedError
 from tests.conftest import MakeSlot
 from tests.support.core import ExtendReply
 from tests.support.slots import T0, SlotState
@@ -43,26 +39,3 @@ def test_an_extended_lease_is_not_swept(make_slot: MakeSlot) -> None:
     slot.advance(60_000)
     assert slot.claim().messages == ()
     assert slot.ack((b"a", token or 0)) == ()
-
-
-def test_1000_at_once_with_16_digit_scores(make_slot: MakeSlot) -> None:
-    # pitfall 12, 13
-    slot = make_slot()
-    slot.set_clock(1_780_000_000_123)
-    old, new = 1_780_000_000_100_999, 1_780_000_000_123_999
-    prepare = {b"%d" % number: old for number in range(1_000)}
-    slot.seed(SlotState(prepare=prepare))
-    assert slot.extend(*prepare.items()).claim_scores == (new,) * 1_000
-    assert set(slot.state().prepare.values()) == {new}
-
-
-def test_an_older_owner_is_refused(make_slot: MakeSlot) -> None:
-    # pitfall 41
-    slot = make_slot()
-    slot.seed(SlotState(prepare={b"a": held(3, 5)}, owner={"epoch": "7", "ensemble": "zk"}))
-    before = slot.dump()
-    with pytest.raises(FencedError):
-        slot.extend((b"a", held(3, 5)), owner=Owner(6, "zk"))
-    assert slot.dump() == before
-    assert slot.extend((b"a", held(3, 5)), owner=Owner(8, "zk")).claim_scores == (held(3),)
-    assert slot.state().owner == {"epoch": "8", "ensemble": "zk"}

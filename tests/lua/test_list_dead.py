@@ -24,11 +24,3 @@ def test_a_page_longest_dead_first(make_slot: MakeSlot) -> None:
     assert slot.run(dead_.list_dead(slot.topic, 0, 0, 0)) == []
     assert slot.state() == before
     assert middle.text == "\\xff"
-
-
-def test_a_page_of_1000(make_slot: MakeSlot) -> None:
-    # pitfall 12
-    slot = make_slot()
-    dead = {b"%d" % number: number for number in range(1, 1_501)}
-    slot.seed(SlotState(dead=dead, reason=dict.fromkeys(dead, FAILURE), dead_body=dict.fromkeys(dead, b"1")))
-    assert [m.died_ms for m in slot.run(dead_.list_dead(slot.topic, 0, 400, 1_000))] == list(range(401, 1_401))

@@ -34,12 +34,3 @@ def test_gone_for_good(names: list[bytes], kept: list[bytes], make_slot: MakeSlo
         dead_body={b"old": b"1"} if b"old" in kept else {},
         totals={"accepted": 4} | ({"purged": purged} if purged else {}),
     )
-
-
-def test_1000_at_once(make_slot: MakeSlot) -> None:
-    # pitfall 12
-    slot = make_slot()
-    names = [b"%d" % number for number in range(3_000)]
-    slot.seed(SlotState(dead=dict.fromkeys(names, 1), reason={key: {} for key in names}))
-    assert slot.purge(*names[:1_000]) == 1_000
-    assert [slot.purge() for _ in range(2)] == [1_000, 1_000]

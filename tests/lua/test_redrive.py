@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from rmq import Redriven, TopicType
-from rmq.errors import FixedTimePassedError
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState
 
@@ -118,21 +117,3 @@ def test_nothing_to_do(names: list[bytes], make_slot: MakeSlot) -> None:
     before = slot.seed(SEEDED if names else SlotState())
     assert slot.redrive("after", 0, *names) == [ABSENT] * len(names)
     assert slot.state() == before
-
-
-def test_a_time_that_does_not_lie_ahead(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.FIXED_TIME)
-    before = slot.seed(SEEDED)
-    with pytest.raises(FixedTimePassedError, match=f"fixed_time {T0} is in the past"):
-        slot.redrive("at", T0)
-    assert slot.state() == before
-
-
-def test_1000_at_once(make_slot: MakeSlot) -> None:
-    # pitfall 12
-    slot = make_slot()
-    names = [b"%04d" % number for number in range(1_500)]
-    slot.seed(SlotState(dead=dict.fromkeys(names, 1), reason={key: {} for key in names}))
-    assert slot.redrive("after", 0, *names[500:]) == [DONE] * 1_000
-    assert slot.redrive("after", 0) == [DONE] * 500
-    assert set(slot.state().store) == set(names)

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from rmq import ControlResult, TopicType
-from rmq.errors import FixedTimePassedError
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState
 
@@ -42,20 +41,3 @@ def test_a_new_score_in_store(kind: TopicType, how: str, value: int, score: int,
         totals={"accepted": 7, "merged": 1},
         hints=[score if kind.timed else 0],
     )
-
-
-def test_a_time_that_does_not_lie_ahead(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.FIXED_TIME)
-    before = slot.seed(SEEDED)
-    with pytest.raises(FixedTimePassedError, match=f"fixed_time {T0} is in the past"):
-        slot.reschedule("at", T0, b"stored")
-    assert slot.state() == before
-
-
-def test_1000_at_once(make_slot: MakeSlot) -> None:
-    # pitfall 12
-    slot = make_slot()
-    names = [b"%d" % number for number in range(1_000)]
-    slot.seed(SlotState(retry=dict.fromkeys(names, HELD)))
-    assert slot.reschedule("after", 1, *names) == [DONE] * 1_000
-    assert slot.state().store == dict.fromkeys(names, T0 + 1)

@@ -74,13 +74,6 @@ def test_of_delays_and_times_only_times_pass(make_slot: MakeSlot, settings: dict
     assert slot.state().hints == [T0 + 1]
 
 
-def test_a_delay_is_exact(make_slot: MakeSlot) -> None:
-    # pitfall 13
-    slot = make_slot(TopicType.FIXED_TIME)
-    send(slot, (b"a", -3_162_240_000_001))
-    assert slot.state().store == {b"a": T0 + 3_162_240_000_001}
-
-
 def test_several_slots_in_a_call_take_delays(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME, slots=2, checked=False)
     parts = [

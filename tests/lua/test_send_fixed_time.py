@@ -23,14 +23,6 @@ def test_the_last_send_decides(make_slot: MakeSlot) -> None:
     )
 
 
-@pytest.mark.parametrize("late_ms", [0, 1, 10**9])
-def test_a_time_that_does_not_lie_ahead_refuses_the_batch(late_ms: int, make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.FIXED_TIME)
-    with pytest.raises(FixedTimePassedError, match=f"fixed_time {T0 - late_ms} is in the past.* {T0} ms"):
-        slot.send((b"a", T0 + 50), (b"b", T0 - late_ms))
-    assert slot.state() == SlotState()
-
-
 def parts(slot: SlotUnderTest, *messages: tuple[bytes, int, bytes | None], detailed: bool = False) -> SendResult:
     """Send as `send_many` does."""
     calls = sends.send_calls(slot.topic)
@@ -65,10 +57,3 @@ def test_where_no_time_lies_ahead_nothing_is_stored(make_slot: MakeSlot) -> None
         with pytest.raises(FixedTimePassedError):
             parts(slot, *rows)
     assert slot.state() == SlotState()
-
-
-def test_the_largest_time_is_exact(make_slot: MakeSlot) -> None:
-    # pitfall 13
-    slot = make_slot(TopicType.FIXED_TIME)
-    slot.send((b"a", 2**53 - 1), (b"b", 1_790_000_000_123_456))
-    assert slot.state().store == {b"a": 2**53 - 1, b"b": 1_790_000_000_123_456}

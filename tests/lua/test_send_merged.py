@@ -28,7 +28,6 @@ from rmq.errors import (
     CollectionFullError,
     FixedTimePassedError,
     ReplyLostError,
-    ScriptFailedError,
     SumOutOfRangeError,
 )
 from tests.conftest import MakeSlot
@@ -46,7 +45,7 @@ from tests.support.core import (
     wanting,
     write_record,
 )
-from tests.support.slots import T0, SlotState, SlotUnderTest, forget_topic
+from tests.support.slots import T0, SlotState, SlotUnderTest
 
 HOUR_MS = 3_600_000
 
@@ -538,33 +537,6 @@ def test_a_message_of_a_hand_counts_as_one_send(value: bytes | None, make_slot: 
 
 
 # keys of foreign types
-
-
-@pytest.mark.parametrize(
-    ("kind", "definition"),
-    [
-        (
-            TopicType.RANGE_MERGE,
-            {"merge": Merge(Collect(), Leading("500ms")), "max_backlog": 9, "when_full": WhenFull.DROP},
-        ),
-        (TopicType.PRIORITY, {"merge": Merge(Collect()), "max_backlog": 9, "when_full": WhenFull.DROP, "ttl": "500ms"}),
-    ],
-)
-def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(
-    kind: TopicType, definition: dict[str, object], make_slot: MakeSlot
-) -> None:
-    slot = make_slot(kind, checked=False, **definition)
-    unused = {slot.keys.born} if kind.timed else {slot.keys.cool}
-    call = sends.send_calls(slot.topic)(0, [EncodedMessage(0, b"x", 500, record("C", b"1"))])
-    for key in set(call.keys) - {slot.keys.wake} - unused:
-        forget_topic(slot.client, slot.topic.name)
-        slot.seed(SlotState(store={b"y": T0}, body={b"y": record("C", b"1", at_ms=T0)}))
-        slot.client.delete(key)
-        slot.client.set(key, "foreign")
-        before = slot.dump()
-        with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
-            slot.run(call)
-        assert slot.dump() == before, key
 
 
 def test_windows_that_are_over_leave(make_slot: MakeSlot) -> None:

@@ -45,12 +45,3 @@ def test_a_send_merges_with_what_was_rolled_back(make_slot: MakeSlot) -> None:
     before = slot.seed(SlotState(store={b"a": 3}))
     slot.send((b"a", 5_000))
     assert slot.state() == replace(before, totals={"accepted": 2, "merged": 1})
-
-
-def test_16_digit_times_are_exact(make_slot: MakeSlot) -> None:
-    # pitfall 13
-    slot = a_slot(make_slot)
-    slot.set_clock(1_780_000_000_123_456)
-    slot.send((b"a", 1), (b"b", 2**53 - 1 - 1_780_000_000_123_456))
-    assert slot.state().store == {b"a": 1_780_000_000_123_457, b"b": 2**53 - 1}
-    assert slot.state().hints == [1_780_000_000_123_457]

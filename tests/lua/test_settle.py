@@ -223,6 +223,12 @@ def with_a_claim(slot: SlotUnderTest, outcomes: Outcomes, owner: Owner) -> Settl
     return SettleReply(reply.stale, reply.unmatched)
 
 
+def renewed(slot: SlotUnderTest, outcomes: Outcomes, owner: Owner) -> SettleReply:
+    del outcomes  # the lease is renewed instead
+    assert slot.extend((b"a", MINE), owner=owner).claim_scores == (MINE + 1_000,)
+    return ALL_SETTLED
+
+
 Carrier = Callable[[SlotUnderTest, Outcomes, Owner], SettleReply]
 CARRIERS: list[Carrier] = [alone, in_several, with_a_claim]
 
@@ -238,7 +244,7 @@ def test_what_becomes_of_a_slot(kind: TopicType, case: str, carrier: Carrier, ma
     assert slot.state() == replace(before, **(row.changes | {"totals": totals}))
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("carrier", [*CARRIERS, renewed])
 @pytest.mark.parametrize("outcomes", [Outcomes([(b"a", MINE)]), Outcomes(nacks=[Nack(b"a", MINE)])])
 def test_an_older_owner_is_refused(outcomes: Outcomes, carrier: Carrier, make_slot: MakeSlot) -> None:
     # pitfall 41
@@ -275,14 +281,6 @@ def test_2500_acks_at_once_some_stale(make_slot: MakeSlot) -> None:
     assert slot.ack(*((name, MINE) for name in prepare)) == (b"7", b"1007", b"2007")
     state = slot.state()
     assert set(state.prepare) == set(state.body) == {b"7", b"1007", b"2007"}
-
-
-def test_many_claim_scores_in_one_call(make_slot: MakeSlot) -> None:
-    slot = make_slot()
-    prepare = {b"%d" % number: MINE - number * 1_000 for number in range(1_000)}
-    slot.seed(SlotState(prepare=prepare))
-    assert slot.ack(*prepare.items()) == ()
-    assert slot.state() == SlotState(totals={"accepted": 1_000, "acked": 1_000})
 
 
 def test_1000_nacks_at_once_and_the_dead_stay_bounded(make_slot: MakeSlot) -> None:

@@ -119,13 +119,6 @@ def test_purge_of_a_retry_leaves_the_body_of_its_fresh_copy(make_slot: MakeSlot)
     assert slot.state().body == {b"a": b"1"}
 
 
-def test_1000_are_purged_at_once(make_slot: MakeSlot) -> None:
-    # pitfall 12
-    slot = make_slot(TopicType.FIXED_TIME)
-    slot.seed(SlotState(store={b"%d" % n: T0 for n in range(1_000)}))
-    assert slot.run(control.purge_backlog(slot.topic, 0, "store", 5_000)) == 1_000
-
-
 def test_every_step_by_content_leaves_a_line_with_its_outcome(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(FULL)
