@@ -347,13 +347,15 @@ class Worker(Background):
         """Call the handler with the waiting rows."""
         began_s = last_settled_s = monotonic_s()
         while self.waiting:
-            if self.setup.stopping.is_set():  # the stopping thread may be waiting for another thread's outcomes
-                self.stop_starting()
-                return
             if self.planner.held_back_s():
                 self.release_waiting()
                 return
-            self.calls.handle(self.take_waiting(self._batch or 1))
+            part = self.take_waiting(self._batch or 1)
+            if self.setup.stopping.is_set():  # the stopping thread may be waiting for another thread's outcomes
+                settle_open(part, RELEASED)  # and may not have seen the rest of a range while this thread cut it
+                self.stop_starting()
+                return
+            self.calls.handle(part)
             if (self._permits is not None and self._permits.over_limit) or (
                 self.waiting and self.waits_too_long(began_s)
             ):

@@ -36,7 +36,10 @@ class MergedDelivery(Delivery[PayloadT]):
         elif name == "items":
             self.items = self._record.items  # pyright: ignore[reportAttributeAccessIssue, reportIncompatibleMethodOverride]
         elif name == "value":
-            self.value = self.body if body_in(self._stored) else value_of(self._record, self.body)  # pyright: ignore[reportAttributeAccessIssue, reportIncompatibleMethodOverride]
+            found = body_in(self._stored)
+            if found is not None:  # is not kept: it would be a copy of what the claim has
+                return unwrap(found)[0]
+            self.value = value_of(self._record, self.body)  # pyright: ignore[reportAttributeAccessIssue, reportIncompatibleMethodOverride]
         elif name == "body":
             found = body_in(self._stored)
             self.body = self._record.unwrapped[0] if found is None else unwrap(found)[0]

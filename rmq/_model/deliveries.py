@@ -519,9 +519,11 @@ class Claim:
         """Give an outcome to those rows, by default all, that have none yet."""
         outcomes = self.outcomes
         chosen = range(len(outcomes)) if rows is None else rows
-        if isinstance(chosen, range) and not any(outcomes[chosen.start : chosen.stop]):
-            outcomes[chosen.start : chosen.stop] = [outcome] * len(chosen)
-            return
+        if isinstance(chosen, range):
+            part, none, new = slice(chosen.start, chosen.stop), [None] * len(chosen), [outcome] * len(chosen)
+            if outcomes[part] == none:  # without a call before the next line: no other thread can run
+                outcomes[part] = new
+                return
         for row in chosen:
             if outcomes[row] is None:
                 outcomes[row] = outcome

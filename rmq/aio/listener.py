@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
+from rmq._broker.claims import CLAIM_BYTES
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.rounds import MOST_BATCHED, MOST_PREFETCHED, PREFETCH_S
 from rmq._listening.arguments import with_arguments
@@ -143,11 +144,14 @@ class TaskWorker(Worker):
         """Start lanes for the waiting messages. A lane ends when it has nothing more to start."""
         if self._may_not_start:
             self.stop_starting()
-        self._begun_s = monotonic_s()
+        now_s = monotonic_s()
         if len(self.waiting) > self._waited:
-            self._filled_s = self._begun_s
+            self._filled_s = now_s
         free = self._max_tasks - self._task_count if self._permits is None else len(self._permits_held)
-        for _ in range(min(self._may_begin(), free)):
+        number = min(self._may_begin(), free)
+        if number or not self._task_count:  # else what came now waits behind blocked lanes, too
+            self._begun_s = now_s
+        for _ in range(number):
             self._task_count += 1
             permit_s = self._permits_held.pop() if self._permits_held else None
             self.runtime.job(partial(self._run_task, permit_s), f"rmq-{self._topic.name}").start()
@@ -247,12 +251,18 @@ class TaskWorker(Worker):
             most = min(parallel, 1)
         elif self._held_up:  # what would wait behind a batch that is not full would only go back again
             most, open_ = (parallel - len(self.calls.running)) * batch, self.number_waiting()
-        elif self._batch is None or (self.may_claim_ahead and not self._owned):
-            within_s, each = (PREFETCH_S, MOST_PREFETCHED) if self._batch is None else (2 * BATCHES_S, MOST_BATCHED)
-            ahead = min(parallel * self.calls.prefetch.messages(within_s), 2 * self.planner.nodes * each)
+        elif (self._batch is None or (self.may_claim_ahead and not self._owned)) and self._body_bytes() < CLAIM_BYTES:
+            within_s, each = PREFETCH_S, MOST_PREFETCHED
+            if self._batch is not None:
+                within_s, each = 2 * BATCHES_S, 2 * MOST_BATCHED
+            ahead = min(parallel * self.calls.prefetch.messages(within_s), self.planner.nodes * each)
             most = max(most, ahead // batch * batch)
             at_once = max(at_once, most // 2 // batch * batch)  # lanes work on one half while the other is claimed
         return self.room_beside(max(0, min(at_once, most - open_)))
+
+    def _body_bytes(self) -> int:
+        """Return the size of the bodies that are held, in bytes."""
+        return sum([sum(map(len, filter(None, claim.rows.bodies))) for claim in self.held.claims])
 
     @property
     def _may_not_start(self) -> bool:

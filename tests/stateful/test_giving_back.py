@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -90,3 +91,28 @@ def test_what_a_thread_has_claimed_is_held_handled_or_back(
     machine: type[InTurnMachine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play(machine, monkeypatch)
+
+
+class CutWaiting(deque[Any]):
+    """What waits, where another thread stops the listener while the rest of a range is put back."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__()
+        self.worker = worker
+
+    def appendleft(self, part: Any, /) -> None:
+        self.worker.setup.stopping.set()
+        self.worker.stop_starting()
+        super().appendleft(part)
+
+
+def test_a_stop_while_a_range_is_cut_leaves_none_of_it_waiting(machine: type[InTurnMachine]) -> None:
+    history = machine()
+    history.begin_in_turn(slots=1, batch=3)
+    history.send(number=8, slot=0)
+    history.worker.calls.prefetch.note(1, 0.0001)
+    history.worker.waiting = CutWaiting(history.worker)
+    history.do_a_round([])
+    assert not history.returned
+    assert not history.worker.waiting
+    history.teardown()

@@ -282,6 +282,37 @@ def test_while_lanes_work_as_much_again_is_claimed(
     history.teardown()
 
 
+def test_what_comes_while_a_lane_hangs_does_not_keep_what_waits_behind_it(machine: type[LanesMachine]) -> None:
+    history = machine()
+    history.begin_lanes(slots=1, batch=3, lanes=1, known=True)
+    history.send(number=8, slot=0)
+    history.do(history.look_now)
+    assert len(history.running) == 1
+    history.in_tasks._begun_s -= AGES
+    history.send(number=1, slot=0)
+    history.do(history.look_now)  # what came is no sign of life
+    assert history.in_tasks.waiting
+    history.do(history.in_tasks.return_stalled)
+    assert not history.in_tasks.waiting
+    history.all_is_handled()
+    history.teardown()
+
+
+def test_nothing_is_claimed_ahead_beside_bodies_that_fill_a_claim(
+    machine: type[LanesMachine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = machine()
+    history.begin_lanes(slots=1, batch=3, lanes=1, known=True)
+    monkeypatch.setattr("rmq.aio.listener.CLAIM_BYTES", 0)
+    history.send(number=8, slot=0)
+    history.do(history.look_now)
+    history.do(history.look_now)
+    assert sum(map(len, history.worker.held.claims)) == 3
+    monkeypatch.undo()
+    history.all_is_handled()
+    history.teardown()
+
+
 def test_what_would_wait_behind_a_hanging_batch_is_not_claimed_again(machine: type[LanesMachine]) -> None:
     history = machine()
     history.begin_lanes(slots=1, batch=3, lanes=1, known=False)
