@@ -154,9 +154,9 @@ def main() -> int:
         planted = [plant(mutant, Path(name)) for mutant in chosen]  # all of them fit, or nothing runs
         healthy = [pool.submit(judge, None, suite) for suite in SUITES]
         jobs = [pool.submit(judge_mutant, mutant, lua) for mutant, lua in zip(chosen, planted, strict=True)]
-        if any(future.result().caught_by for future in healthy):
+        if failed := [verdict.caught_by for future in healthy if (verdict := future.result()).caught_by]:
             pool.shutdown(cancel_futures=True)
-            raise SystemExit("the tests fail without any planted bug")
+            raise SystemExit(f"the tests fail without any planted bug: {failed}")
         for mutant, job in zip(chosen, jobs, strict=True):
             by_script, by_history = job.result()
             if by_script.caught_by is None and by_history.caught_by is None:
