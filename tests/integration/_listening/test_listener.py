@@ -1,4 +1,4 @@
-"""Consuming by push: outcomes, batches, leases, stopping, wake-ups."""
+"""Consuming by push: outcomes, batches, leases, stopping, wake-ups, on both sides of the library."""
 
 from __future__ import annotations
 
@@ -250,37 +250,44 @@ def test_a_flooded_slot_does_not_starve_the_others(
 # --- leases
 
 
-def test_a_handler_that_takes_longer_than_its_lease_keeps_it(client: RmqClient, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.PRIORITY, lease=4 * SECOND)
+def test_handlers_that_take_longer_than_their_lease_keep_it(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2, lease=4 * SECOND)
     permits = Gate()
     lost: list[Delivery] = []
-    client.listener(topic, on_lost=lost.append)(permits)
-    client.producer(topic).send(PriorityMessage("slow", 100))
+    client.listener(topic, threads=8, on_lost=lost.append)(permits)
+    client.producer(topic).send_many(PriorityMessage(f"slow{number}", 100) for number in range(8))
     with listening(client):
-        wait_until(lambda: permits.begun)
-        claimed_s = permits.begun[0].claim_score // 1000
+        wait_until(lambda: len(permits.begun) == 8)
+        claimed_s = [delivery.claim_score // 1000 for delivery in permits.begun]
         with client.consumer(topic) as other:
             assert other.poll(timeout=6.0) == []
-        assert permits.begun[0].claim_score // 1000 > claimed_s + 1
+        renewed_s = [delivery.claim_score // 1000 for delivery in permits.begun]
+        assert all(new > old + 1 for old, new in zip(claimed_s, renewed_s, strict=True))
         permits.open.set()
         wait_until(empty(client, topic))
     assert lost == []
-    assert len(permits.ended) == 1
-    assert stats_of(client, topic).total("acked") == stats_of(client, topic).total("delivered") == 1
+    assert len(permits.ended) == 8
+    assert stats_of(client, topic).total("acked") == stats_of(client, topic).total("delivered") == 8
+
+
+def be_slow_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let listeners give back what waits behind a call that takes longer."""
+    for module in ("rmq._listening.worker", "rmq.aio.listener"):
+        monkeypatch.setattr(f"{module}.SLOW_S", seconds)
 
 
 @pytest.fixture
 def claims_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Listeners claim eight messages at once, and keep them however slow their handler is."""
     monkeypatch.setattr(PrefetchSize, "messages", lambda *_: 8)
-    monkeypatch.setattr("rmq._listening.worker.SLOW_S", 60.0)
+    be_slow_after(monkeypatch, 60.0)
 
 
 @pytest.mark.usefixtures("claims_ahead")
 def test_what_waits_behind_a_slow_handler_goes_to_others(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq._listening.worker.SLOW_S", 0.1)
+    be_slow_after(monkeypatch, 0.1)
     topic = make_topic(TopicType.PRIORITY)
     permits = Gate()
     client.listener(topic)(permits)
@@ -351,7 +358,7 @@ def test_a_lost_lease_is_told_and_the_late_ack_changes_nothing(
         wait_until(lambda: "outcomes were ignored, because their leases" in caplog.text)
         assert left_in(stats_of(client, topic))[1] == 1
         wait_until(lambda: len(begun) == 2 and empty(client, topic)())  # once that lease ends
-    assert told == begun[:1]
+    assert [(delivery.text, delivery.attempt) for delivery in told] == [("a", 1)]
     assert "on_lost of a listener on topic" in caplog.text
     assert stats_of(client, topic).total("acked") == 1
 
@@ -455,8 +462,8 @@ def test_a_hint_wakes_an_idle_listener(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody looks here, neither worker nor watcher: only the hint can have done it."""
-    monkeypatch.setattr("rmq._listening.watcher.LOOK_EVERY_S", 3600.0)
-    monkeypatch.setattr("rmq._listening.worker.LOOK_EVERY_S", 3600.0)
+    for module in ("_listening.watcher", "_listening.worker", "aio.listener"):
+        monkeypatch.setattr(f"rmq.{module}.LOOK_EVERY_S", 3600.0)
     topic = make_topic(TopicType.RANGE_MERGE, slots=64)
     arrived: list[str] = []
     client.listener(topic, threads=2)(lambda delivery: arrived.append(delivery.text))

@@ -10,7 +10,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -602,63 +601,6 @@ async def test_what_is_claimed_while_others_go_back_is_handled(
 
 
 @in_a_loop
-async def test_batches_failures_and_outcomes_of_their_own(redis_url: str, make_topic: MakeTopic) -> None:
-    topic, single = make_topic(TopicType.PRIORITY, slots=2, max_retries=1), make_topic(TopicType.PRIORITY)
-    async with RmqClient(redis_url) as client:
-        sizes: list[int] = []
-
-        @client.listener(topic, batch=50, concurrency=2)
-        async def handle(deliveries: list[Delivery]) -> None:
-            sizes.append(len(deliveries))
-            for delivery in deliveries:
-                if delivery.text == "bad":
-                    await delivery.bury("no good")
-
-        @client.listener(single)
-        async def fail(delivery: Delivery) -> None:
-            raise ValueError(delivery.text)
-
-        producer = await client.producer(topic)
-        await producer.send_many([PriorityMessage("bad", 100), *(PriorityMessage(f"m{i}", 100) for i in range(300))])
-        await (await client.producer(single)).send(PriorityMessage("x", 100))
-        await client.start()
-        view, failed = await client.inspect(topic), await client.inspect(single)
-        async with asyncio.timeout(30):
-            while (await view.stats()).total("acked") < 300 or not (await failed.stats()).waiting:
-                await asyncio.sleep(0.01)
-        await client.stop()
-        assert 1 < max(sizes) <= 50
-        [dead] = [each async for each in (await client.dead(topic)).list()]
-        assert (dead.text, dead.error_message) == ("bad", "no good")
-
-
-@in_a_loop
-async def test_a_stop_lets_handlers_finish_and_gives_back_the_rest(redis_url: str, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.PRIORITY, slots=4)
-    async with RmqClient(redis_url) as client:
-        go_on, begun, ended = asyncio.Event(), 0, 0
-
-        @client.listener(topic, concurrency=10)
-        async def handle(delivery: Delivery) -> None:
-            nonlocal begun, ended
-            begun += 1
-            await go_on.wait()
-            ended += 1
-
-        await (await client.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(100))
-        await client.start()
-        await until(lambda: begun == 10)
-        stopping = asyncio.create_task(client.stop())
-        await asyncio.sleep(0.1)
-        assert not stopping.done()
-        go_on.set()
-        assert await stopping == []
-        assert (begun, ended) == (10, 10)
-        stats = await stats_of(client, topic)
-        assert (stats.total("acked"), stats.backlog, stats.in_flight) == (10, 90, 0)
-
-
-@in_a_loop
 async def test_a_handler_that_outlasts_the_drain_is_cancelled_by_close(redis_url: str, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY)
     begun, cancelled = asyncio.Event(), asyncio.Event()
@@ -680,24 +622,6 @@ async def test_a_handler_that_outlasts_the_drain_is_cancelled_by_close(redis_url
         with pytest.raises(RmqError, match="already running"):
             client.listener(topic)(handle)
     assert cancelled.is_set()
-
-
-@in_a_loop
-async def test_leases_are_renewed_while_handlers_wait(redis_url: str, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.PRIORITY, slots=2, lease=timedelta(seconds=1))
-    async with RmqClient(redis_url) as client:
-        handled: Counter[str] = Counter()
-
-        @client.listener(topic, concurrency=20)
-        async def handle(delivery: Delivery) -> None:
-            await asyncio.sleep(3.5)
-            handled[delivery.text] += 1
-
-        await (await client.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(20))
-        await client.start()
-        await until(lambda: len(handled) == 20)
-        await client.stop()
-        assert set(handled.values()) == {1}
 
 
 @in_a_loop
