@@ -118,7 +118,7 @@ def zookeeper() -> Iterator[ZooKeeperEnsemble]:
 def coordinate(zookeeper: ZooKeeperEnsemble) -> Coordinate:
     """Make coordinators of one cluster, below a chroot that no other test has: `coordinate(**options)`."""
     chroot = f"/test-{uuid4().hex}"
-    return lambda **options: Coordinator(zookeeper.hosts, **{"chroot": chroot, **options})
+    return lambda **options: Coordinator(**{"hosts": zookeeper.hosts, "chroot": chroot, **options})
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from collections import Counter
@@ -20,8 +19,6 @@ from tests.support.streams import check_stream
 from tests.support.topologies import RedisClusterServers
 from tests.support.zookeeper import ZooKeeperEnsemble
 
-pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
-
 MESSAGES, KILLS, CONSUMERS = 3_000, 3, 2
 
 
@@ -29,12 +26,6 @@ MESSAGES, KILLS, CONSUMERS = 3_000, 3, 2
 def cluster() -> Iterator[RedisClusterServers]:
     with RedisClusterServers(3) as cluster:
         yield cluster
-
-
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tick_ms=500) as servers:
-        yield servers
 
 
 def check(played: FanOut) -> None:
@@ -60,7 +51,7 @@ def test_with_owners_the_order_is_kept_too(
     redis_url: str, make_topic: MakeTopic, zookeeper: ZooKeeperEnsemble, tmp_path: Path
 ) -> None:
     topic = make_topic(TopicType.STREAM, checked=False, slots=8)
-    there = zookeeper.hosts, f"/fan-out-{os.getpid()}-{random.randrange(10**9)}"
+    there = zookeeper.hosts, f"/{topic.name}"
     played = fan_out(redis_url, topic.name, tmp_path, MESSAGES, consumers=CONSUMERS, kills=KILLS, zookeeper=there)
     check(played)
     assert {group: result.swapped for group, result in played.groups.items()} == dict.fromkeys(played.groups, 0)

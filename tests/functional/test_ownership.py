@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import random
 import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
 
 from rmq import Coordinator, Delivery, Owner, PriorityMessage, RmqClient, Topic, TopicType
 from rmq.errors import CoordinationError, EnsembleMismatchError, FencedError, InvalidValueError, RmqError
-from tests.conftest import MakeTopic
+from tests.conftest import Coordinate, MakeTopic
 from tests.support import scenarios
 from tests.support.cli import Cli
 from tests.support.core import (
@@ -42,28 +40,16 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
 
-pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
-
 LEASE_S = 8
 """Longer than every pause here: no overlap has an excuse."""
 LIMIT_S = 60.0
 """For what takes seconds on a machine that has nothing else to do."""
 
 
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tick_ms=TICK_MS) as servers:
-        yield servers
-
-
 @pytest.fixture
 def link(zookeeper: ZooKeeperEnsemble) -> Iterator[Link]:
     with Link(zookeeper.servers[0].port) as link:
         yield link
-
-
-def new_chroot() -> str:
-    return f"/owned-{os.getpid()}-{random.randrange(10**9)}"
 
 
 # --- processes
@@ -146,19 +132,10 @@ def test_the_checker_finds_what_must_not_be() -> None:
 # --- one process
 
 
-Coordinate = Callable[..., Coordinator]
-
-
 @pytest.fixture
-def coordinate(zookeeper: ZooKeeperEnsemble) -> Coordinate:
-    """Make coordinators of one cluster: `coordinate(hosts=..., chroot=...)`."""
-    chroot = new_chroot()
-
-    def make(**options: Any) -> Coordinator:
-        options = {"hosts": zookeeper.hosts, "chroot": chroot, "session_timeout_s": SESSION_S, **options}
-        return Coordinator(options.pop("hosts"), **options)
-
-    return make
+def coordinate(coordinate: Coordinate) -> Coordinate:
+    """Make coordinators of one cluster whose sessions are short."""
+    return partial(coordinate, session_timeout_s=SESSION_S)
 
 
 def test_deliveries_know_their_epoch_and_whether_their_slot_is_still_ours(
@@ -169,7 +146,7 @@ def test_deliveries_know_their_epoch_and_whether_their_slot_is_still_ours(
     go_on = threading.Event()
     lost: list[Delivery] = []
     with (
-        RmqClient(redis_url, zookeeper=coordinate(session_timeout_s=20 * TICK_MS / 1_000)) as first,
+        RmqClient(redis_url, zookeeper=coordinate(session_timeout_s=6.0)) as first,
         RmqClient(redis_url) as plain,
     ):
 
@@ -384,7 +361,7 @@ def test_adopting_is_the_way_to_another_ensemble(
 
     old = coordinate()
     run(old, "old")
-    elsewhere = new_chroot()
+    elsewhere = f"/{topic.name}"
     with RmqClient(redis_url, zookeeper=coordinate(chroot=elsewhere)) as client:
         shown = client.adopt(topic)
         assert shown.stored == {old.ensemble: 4}
@@ -506,7 +483,7 @@ def test_adopting_from_the_command_line(
     connections.run(claim_slot(topic, 1, 0, owner=Owner(7, "old")))
     assert "old" in rmq("adopt", topic.name).out
     assert "the new owner of the slots: --zookeeper" in rmq("adopt", topic.name, "--from", "old", code=2).err
-    there = ("--zookeeper", zookeeper.hosts, "--chroot", new_chroot())
+    there = ("--zookeeper", zookeeper.hosts, "--chroot", f"/{topic.name}")
     shown = rmq("adopt", topic.name, *there)
     (new,) = re.findall(r"[0-9a-f-]{36}", shown.err)
     assert rmq("adopt", topic.name, *there, "--from", "old").out == f"1 of 4 slots moved to {new}\n"
