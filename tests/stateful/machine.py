@@ -50,8 +50,9 @@ LONGEST_DELAY_MS = 2_500
 STALE = Outcomes([(b"x", 1)], [Nack(b"y", 1)])
 """What settles nothing where nothing is in flight."""
 
-# One draw for what could be several: the time of a run is the number of its draws.
-messages = st.lists(st.sampled_from(list(product(range(4), range(5), BODIES))), min_size=1, max_size=3)
+# One draw for what could be several: the time of a run is the number of its draws. Hypothesis draws the first values of
+# a list more often than others: they are those that keep messages on the move.
+messages = st.lists(st.sampled_from(list(product(range(4), (*range(4), *range(5)), BODIES))), min_size=1, max_size=3)
 some = st.sampled_from([[], [], *([index] for index in range(4)), *map(list, permutations(range(4), 2))])
 settlements = st.lists(st.sampled_from(list(product(range(10), SETTLE))), max_size=3)
 picks = st.lists(st.integers(0, 9), min_size=1, max_size=3)
@@ -73,14 +74,14 @@ class SlotMachine(RuleBasedStateMachine):
 
     # Small bounds, so that everything collides with everything.
     @initialize(
-        max_retries=st.integers(0, 3),
+        max_retries=st.sampled_from([3, 2, 1, 0]),
         lease_s=st.integers(1, 3),
         max_backlog=st.sampled_from([None, None, 1, 2]),
         when_full=st.sampled_from([WhenFull.REFUSE, WhenFull.DROP]),
         ttl=st.sampled_from([None, None, "300ms", "2s"]),
         max_dead=st.sampled_from([1, 2, 100]),
         max_dead_age=st.sampled_from(["2s", "11d13h46m40s"]),
-        with_bodies=st.booleans(),
+        with_bodies=st.sampled_from([True, False]),
     )
     def begin(self, lease_s: int, with_bodies: bool, **settings: Any) -> None:
         self.with_bodies = with_bodies
@@ -149,6 +150,13 @@ class SlotMachine(RuleBasedStateMachine):
             if result.dropped:
                 self.owed &= self.model.slot.store.keys() | self.model.slot.retry.keys()
 
+    @rule(batch=messages, consumer=st.integers(0, 1))
+    def send_and_claim(self, batch: list[tuple[int, int, bytes | None]], consumer: int) -> None:
+        """Send, and claim what is due next: as rules of their own the two seldom meet in a history."""
+        self.send(batch, False)
+        self.advance(0)
+        self._claim(10, consumer)
+
     def _value(self, choice: int) -> int:
         """What a send takes: its score, but of some fixed times the delay."""
         score = self._score(choice)
@@ -168,10 +176,10 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(bounds=claims, settled=settlements)
     def claim(self, bounds: tuple[int, int, int, int | None], settled: list[tuple[int, str]]) -> None:
-        """Claim, at once or a little later."""
+        """Claim, at once, a little later, or with 0 where something next becomes due or a lease is just not over."""
         limit, sweep_limit, consumer, after_ms = bounds
-        if after_ms:
-            self._set_clock(self.model.now_ms + after_ms)
+        if after_ms is not None:
+            self.advance(after_ms)
         self._claim(limit, consumer, self._acks(settled), self._nacks(settled), sweep_limit=sweep_limit)
 
     @precondition(lambda self: self.hands[0] or self.hands[1])
@@ -271,8 +279,10 @@ class SlotMachine(RuleBasedStateMachine):
                         hand[content] = renewed
 
     def _tokens(self, picked: Iterable[int]) -> list[Ack]:
-        """Deliveries of any age: in hand, settled, expired, claimed by somebody else since."""
-        chosen = [self.handed[-1 - pick % len(self.handed)] for pick in picked if self.handed]
+        """Deliveries of any age, first those in flight, then what was settled, expired, or claimed by another since."""
+        prepare = self.model.slot.prepare
+        known = sorted(self.handed, key=lambda each: prepare.get(each.content) == each.claim_score)
+        chosen = [known[-1 - pick % len(known)] for pick in picked if known]
         return list(dict.fromkeys((claimed.content, claimed.claim_score) for claimed in chosen))
 
     def _acks(self, settled: list[tuple[int, str]]) -> list[Ack]:
@@ -325,7 +335,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     # by content, and the dead
 
-    @rule(picked=some, choice=st.none() | score_choices)
+    @rule(picked=some, choice=st.sampled_from([*range(5), None]))
     def cancel_or_reschedule(self, picked: list[int], choice: int | None) -> None:
         names = self._names(picked)
         if choice is not None:
@@ -351,7 +361,7 @@ class SlotMachine(RuleBasedStateMachine):
                 found.dead and found.dead.died_ms,
             )
 
-    @rule(paused=st.sampled_from([True, False, False, False]))
+    @rule(paused=st.sampled_from([False, False, False, True]))
     def pause(self, paused: bool) -> None:
         self._both(with_hints(control.pause(self.topic, 0, paused)), lambda: self.model.pause(paused))
 

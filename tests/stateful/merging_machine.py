@@ -161,6 +161,14 @@ class MergingMachine(SlotMachine):
         self.calls.append(SendCall(call, batch, detailed, named))
         self._carry_out(self.calls[-1])
 
+    @rule(drawn=batches, rpc_id=turns, consumer=st.integers(0, 1))
+    def send_and_claim(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, drawn: list[tuple[tuple[int, int], int]], rpc_id: tuple[str, str, str], consumer: int
+    ) -> None:
+        self.send(drawn, False, rpc_id)
+        self.advance(0)
+        self._claim(10, consumer)
+
     @precondition(lambda self: self.calls)
     @rule(pick=st.integers(0, 5))
     def send_again(self, pick: int) -> None:
