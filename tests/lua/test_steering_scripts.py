@@ -1,4 +1,4 @@
-"""The scripts that steer and look: promote, pause, purge_backlog, audit, find, search, dead_reasons, the workers'."""
+"""The scripts that steer and look: reschedule, promote, pause, audit, find, search, purges, lists, the workers'."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmq import ControlResult, TopicType, WorkerInfo
+from rmq import ControlResult, DeadMessage, TopicType, WorkerInfo
 from tests.conftest import MakeSlot
 from tests.lua.cases import FAILURE, FULL
 from tests.support.core import WORKER_INFOS_KEY, WORKERS_KEY, Nack, ages_for, control, shared, viewing
@@ -264,3 +264,86 @@ def test_workers_come_and_go(make_slot: MakeSlot) -> None:
         assert slot.client.hlen(WORKER_INFOS_KEY) == 0
     finally:
         slot.client.delete(WORKERS_KEY, WORKER_INFOS_KEY)
+
+
+HELD = T0 * 1000 + 3
+EVERYWHERE = SlotState(
+    store={b"stored": T0 + 9, b"twice": T0 + 9, b"resent": T0 + 9},
+    prepare={b"held": HELD, b"resent": HELD},
+    retry={b"waiting": HELD, b"twice": HELD},
+    body={b"waiting": b"1"},
+    error={b"waiting": {}},
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "value", "score"),
+    [
+        (TopicType.RANGE_MERGE, "after", 5_000, T0 + 5_000),
+        (TopicType.RANGE_MERGE, "after", 0, T0),
+        (TopicType.FIXED_TIME, "at", T0 + 1, T0 + 1),
+        (TopicType.FIXED_TIME, "at", 2**53 - 1, 2**53 - 1),  # pitfall 13
+        (TopicType.PRIORITY, "priority", 2**53 - 1, 2**53 - 1),
+    ],
+)
+def test_reschedule_gives_a_new_score_in_store(
+    kind: TopicType, how: str, value: int, score: int, make_slot: MakeSlot
+) -> None:
+    slot = make_slot(kind)
+    before = slot.seed(EVERYWHERE)
+    names = b"stored", b"waiting", b"twice", b"held", b"resent", b"absent"
+    assert slot.reschedule(how, value, *names) == [DONE, DONE, DONE, IN_FLIGHT, DONE, ABSENT]
+    assert slot.state() == replace(
+        before,
+        store=dict.fromkeys([b"stored", b"waiting", b"twice", b"resent"], score),
+        retry={},
+        totals={"accepted": 7, "merged": 1},
+        hints=[score if kind.timed else 0],
+    )
+
+
+def test_the_dead_are_listed_longest_dead_first(make_slot: MakeSlot) -> None:
+    slot = make_slot()
+    dead = {b"young": T0, b"old": T0 - 2, b"\xff": T0 - 1}
+    before = slot.seed(SlotState(dead=dead, reason={b"old": {**FAILURE, "attempts": 17}}, dead_body={b"young": b"1"}))
+    name = slot.topic.name
+    old, middle, young = (
+        DeadMessage(name, 0, b"old", None, T0 - 2, "ValueError", "no", 17, 1, 2),
+        DeadMessage(name, 0, b"\xff", None, T0 - 1, "", "", 0, T0 - 1, T0 - 1),
+        DeadMessage(name, 0, b"young", b"1", T0, "", "", 0, T0, T0),
+    )
+    assert slot.run(dead_.list_dead(slot.topic, 0, 0, 2)) == [old, middle]
+    assert slot.run(dead_.list_dead(slot.topic, 0, 1, 1_000)) == [middle, young]
+    assert slot.run(dead_.list_dead(slot.topic, 0, 3, 10)) == []
+    assert slot.run(dead_.list_dead(slot.topic, 0, 0, 0)) == []
+    assert slot.state() == before
+    assert middle.text == "\\xff"
+
+
+DEAD = {b"young": T0 - 1, b"old": T0 - 3, b"middle": T0 - 2}
+BURIED = SlotState(
+    store={b"old": T0}, dead=DEAD, reason={key: {} for key in DEAD}, dead_body={b"old": b"1"}, body={b"old": b"2"}
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "kept"),
+    [
+        ([b"middle", b"absent", b"middle"], [b"young", b"old"]),
+        ([b"old", b"middle"], [b"young"]),
+        ([b"absent"], [b"young", b"old", b"middle"]),
+        ([b"young", b"old", b"middle"], []),
+    ],
+)
+def test_the_purged_are_gone_for_good(names: list[bytes], kept: list[bytes], make_slot: MakeSlot) -> None:
+    slot = make_slot()
+    before = slot.seed(BURIED)
+    purged = len(DEAD) - len(kept)
+    assert slot.purge(*names) == purged
+    assert slot.state() == replace(
+        before,
+        dead={name: DEAD[name] for name in kept},
+        reason={key: {} for key in kept},
+        dead_body={b"old": b"1"} if b"old" in kept else {},
+        totals={"accepted": 4} | ({"purged": purged} if purged else {}),
+    )
