@@ -21,7 +21,7 @@ BOTH_SIDES = {
     f"test_{part}"
     for part in (
         "order producer consumer streams resuming delayed_queue dead control deletion faults merged_deliveries stop "
-        "retry_after flow listener"
+        "retry_after flow flow_owned listener"
     ).split()
 }
 """Modules whose tests run over both sides."""
