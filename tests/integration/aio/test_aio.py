@@ -495,24 +495,6 @@ async def test_small_batches_of_a_quick_handler_are_claimed_together(
 
 
 @in_a_loop
-async def test_no_lane_gets_more_columns_than_a_batch(redis_url: str, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.PRIORITY)
-    async with RmqClient(redis_url) as client:
-        sizes: list[int] = []
-
-        @client.listener(topic, batch=20, columns=True, concurrency=3)
-        async def handle(columns: DeliveryColumns) -> None:
-            sizes.append(len(columns))
-            await asyncio.sleep(0)
-
-        await (await client.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(300))
-        await client.start()
-        await until(lambda: sum(sizes) == 300)
-        await until_settled(client, topic)
-    assert max(sizes) == 20
-
-
-@in_a_loop
 async def test_what_waits_behind_handlers_that_hang_goes_back_and_is_not_claimed_again(
     redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
