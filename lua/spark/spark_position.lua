@@ -24,7 +24,7 @@ end
 if mine[4] > 0 then
   return redis.error_reply('RMQ_CONSUMERS ' .. mine[4])
 end
+local sent, read = counts_of_group(meta, group)
 redis.call('HDEL', group, '') -- a removal first: it works at maxmemory
 redis.call('HSET', group, 'driver', driver)
-local sent, read = counts_of_group(meta, group)
 return { mine[8], newest, sent, read }

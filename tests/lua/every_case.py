@@ -112,7 +112,7 @@ def _of_query_on_a_stream(script: str) -> EveryCase:
         return lambda: test_spark_log.EACH[script](slot.topic)
 
     def unread(slot: SlotUnderTest, call: Call[Any]) -> set[str]:
-        passed_over = {"take_lock": set[str](), "spark_position": {slot.keys.store, slot.keys.meta}}
+        passed_over = {"take_lock": set[str](), "spark_position": {slot.keys.store}}
         return passed_over.get(script, {slot.keys.store})
 
     return EveryCase(TopicType.STREAM, prepare, {"checked": False}, script != "spark_walk", unread)
