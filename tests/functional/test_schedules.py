@@ -168,7 +168,7 @@ def test_no_second_is_missing_through_failovers(kind: str, tmp_path: Path) -> No
             each()
             crew.wait_for_more(3)
         wait_until(lambda: (client.schedules.list()[0].late_ms or 0) < 1_000, 90.0)
-        assert crew.missing() == []
+        wait_until(lambda: not crew.missing(), 90.0)  # what was sent last may be handled before what came earlier
 
 
 @pytest.mark.slow
@@ -192,9 +192,10 @@ def test_no_second_is_missing_or_sent_twice_when_a_clock_jumps(whose: str, tmp_p
                 clock.jump(seconds)
                 crew.wait_for_more(5)
             wait_until(lambda: (client.schedules.list()[0].late_ms or 0) < 1_000, 90.0)
+            wait_until(lambda: not crew.missing(), 90.0)  # what was sent last may be handled before what came earlier
         finally:
             crew.stop()
-        assert (crew.missing(), crew.twice()) == ([], [])
+        assert crew.twice() == []
 
 
 @pytest.mark.slow

@@ -46,7 +46,8 @@ def test_who_fails_is_buried_or_loses_its_lease_is_told_with_its_reason(client: 
     with client.dead(jobs).on_dead(told.extend, every_s=SOON):
         let_die(client, jobs, "failed")
         client.producer(jobs).send(PriorityMessage("expired", 1))
-        assert [delivery.text for delivery in client.consumer(jobs).poll(timeout=5)] == ["expired"]
+        with client.consumer(jobs) as consumer:
+            assert [delivery.text for delivery in consumer.poll(timeout=5)] == ["expired"]
         with client.consumer(jobs) as consumer:  # whose claims find the lease that has run out
             wait_until(lambda: consumer.poll() == [] and len(told) == 2, 20)
     assert {each.text: (each.error_type, each.error_message) for each in told} == {
