@@ -139,7 +139,7 @@ class TopicStats(_HandedOut):
 
     @property
     def oldest_due_ms(self) -> int | None:
-        """Earliest due time in the backlog, epoch ms; `None` if it is empty."""
+        """Earliest due time in the backlog, epoch ms; on PRIORITY topics, the time of the reading. `None` if empty."""
         return min((slot.oldest_due_ms for slot in self.slots if slot.oldest_due_ms is not None), default=None)
 
     @property
@@ -152,8 +152,8 @@ class TopicStats(_HandedOut):
     def oldest_wait_ms(self) -> int | None:
         """Waiting time of the oldest due message, ms: since it was due or, on PRIORITY topics, since it was sent.
 
-        0 if none is due; `None` on PRIORITY topics with ties `any`, whose scores have no ages. On the others it is the
-        longest of each slot's next message and the oldest one of its lowest priority.
+        0 if none is due; `None` on PRIORITY topics with ties `any`, whose scores have no ages. On other PRIORITY
+        topics, only two messages of each slot are compared: the next one, and the oldest one of the lowest priority.
         """
         if self.topic.type.timed or not self.backlog:
             return self.lateness_ms
@@ -227,7 +227,10 @@ class SlotStats:
 
     @property
     def overdue_ms(self) -> int:
-        """Time since a message, a retry or the end of a lease became due, ms; 0 if none is."""
+        """Time since a message, a retry or the end of a lease became due, ms; 0 if none is.
+
+        It is always 0 while a slot of a PRIORITY topic has a backlog.
+        """
         return max(0, self.now_ms - self.next_due_ms) if self.next_due_ms else 0
 
     @property

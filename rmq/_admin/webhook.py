@@ -130,7 +130,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
                 "a webhook header has an invalid name; it must consist of letters, digits and hyphens"
             )
         if not _HEADER_VALUE.fullmatch(value):
-            raise InvalidValueError(f"webhook header {name} has an invalid character; remove line breaks")
+            raise InvalidValueError(f"webhook header {name} has a control character, or one outside ISO 8859-1")
 
 
 def document(dead: DeadMessage) -> dict[str, Any]:

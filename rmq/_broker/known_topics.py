@@ -96,8 +96,8 @@ class KnownTopics(Registry):
             if stored.deletion is not None:
                 self._warn(
                     f"{known.name} {stored.deletion.id}",
-                    f"topic {known.name} was deleted at {stored.deletion}: what this process sends to "
-                    "it is refused, and it gets no messages of it",
+                    f"topic {known.name} was deleted at {stored.deletion}: sends from this process "
+                    "are refused, and it receives no more messages from the topic",
                     inf,
                 )
                 return

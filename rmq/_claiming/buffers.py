@@ -174,9 +174,8 @@ class ReturnBuffer(Buffer):
             if kept := self.take():
                 self._release(kept, RELEASED)
         except Exception as error:
-            log.warning(
-                "topic %s: prefetched messages are redelivered when their leases expire: %s", self._topic.name, error
-            )
+            text = "topic %s: leftovers of a poll were not released; they are redelivered when their leases expire: %s"
+            log.warning(text, self._topic.name, error)
 
 
 _RUNNING: set[Buffer] = set()

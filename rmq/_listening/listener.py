@@ -264,7 +264,7 @@ def listener(topic: Topic, **options: Unpack[ListenerOptions]) -> Callable[[Hand
 def scheduled(name: str, **options: Unpack[ScheduleOptions]) -> Callable[[HandlerT], HandlerT]:
     """Mark a function as a handler that runs by a schedule, to be found by `scan`.
 
-    Its client puts the schedule when its listeners start. The messages are on a topic of the same name; their content
+    Its client stores the schedule when its listeners start. The messages are on a topic of the same name; their content
     is the name, with `catch_up` the name, a colon and the due time, and their body is the due time.
 
     Args:

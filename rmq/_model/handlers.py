@@ -64,7 +64,8 @@ def refuse_unfinished(result: object) -> None:
     elif not inspect.isasyncgen(result) and not inspect.isawaitable(result):
         return
     raise InvalidValueError(
-        f"the handler has returned a {type(result).__name__}, which RMQ does not run: it must do the work itself"
+        f"the function has returned a {type(result).__name__}, which RMQ does not run: a handler or callback must do "
+        "its work before it returns"
     )
 
 

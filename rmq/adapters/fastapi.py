@@ -67,7 +67,7 @@ class Rmq:
         return listener_decorator(self._add, topic, **plain_options(options))
 
     def scheduled(self, name: str, **options: Unpack[ScheduleOptions]) -> Callable[[HandlerT], HandlerT]:
-        """Register an async handler with a schedule, which the service puts at its start; see `rmq.scheduled`."""
+        """Register an async handler with a schedule, which the service stores when it starts; see `rmq.scheduled`."""
         return scheduled_decorator(self._add, name, options)
 
     def scan(self, package: str | ModuleType) -> None:

@@ -64,7 +64,7 @@ class Rmq:
         return listener_decorator(self._listeners.append, topic, **options)
 
     def scheduled(self, name: str, **options: Unpack[ScheduleOptions]) -> Callable[[HandlerT], HandlerT]:
-        """Register a handler with a schedule, which each worker puts at its start; see `rmq.scheduled`."""
+        """Register a handler with a schedule, which each worker stores when it starts; see `rmq.scheduled`."""
         return scheduled_decorator(self._listeners.append, name, options)
 
     def scan(self, package: str | ModuleType) -> None:

@@ -252,12 +252,11 @@ class TaskWorker(Worker):
         elif self._held_up:  # what would wait behind a batch that is not full would only go back again
             most, open_ = (parallel - len(self.calls.running)) * batch, self.number_waiting()
         elif (self._batch is None or (self.may_claim_ahead and not self._owned)) and self._body_bytes() < CLAIM_BYTES:
-            within_s, each = PREFETCH_S, MOST_PREFETCHED
-            if self._batch is not None:
-                within_s, each = 2 * BATCHES_S, 2 * MOST_BATCHED
-            ahead = min(parallel * self.calls.prefetch.messages(within_s), self.planner.nodes * each)
+            halves = 1 if self._batch is None else 2  # lanes work on one half of the batches while the other is claimed
+            within_s, each = (PREFETCH_S, MOST_PREFETCHED) if self._batch is None else (BATCHES_S, MOST_BATCHED)
+            ahead = min(parallel * self.calls.prefetch.messages(halves * within_s), self.planner.nodes * halves * each)
             most = max(most, ahead // batch * batch)
-            at_once = max(at_once, most // 2 // batch * batch)  # lanes work on one half while the other is claimed
+            at_once = max(at_once, most // halves // batch * batch)
         return self.room_beside(max(0, min(at_once, most - open_)))
 
     def _body_bytes(self) -> int:

@@ -29,7 +29,7 @@ def adopt(
 ) -> None:
     """Show which ensembles own a topic's slots, or move the slots to another ensemble.
 
-    An ensemble is a group of ZooKeeper servers, or the owners that a Redis keeps, which is called redis: and the
+    An ensemble is a group of ZooKeeper servers, or the owners that a Redis keeps, written as redis: and the
     identity of that Redis.
 
     Options:

@@ -116,7 +116,7 @@ def trim(
     Options:
         max_length: Keep at most this many entries, divided equally among the slots; for this call only.
         max_age: Keep entries up to this age; for this call only.
-        exact: Trim exactly. By default Redis removes only whole blocks of entries, so a few more are kept.
+        exact: Trim exactly. By default Redis removes only whole nodes of its stream, so a few more entries are kept.
         unacked: Also remove entries that a group has not acked.
     """
     own = None

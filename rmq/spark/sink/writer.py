@@ -154,8 +154,8 @@ class _Sink(Reporting, ABC):
         """Raise an error for rows that a retry may send from other partitions, if the topic counts every send."""
         if self._keyed is None and self.again and self._marks(topic) and counts(topic):
             raise InvalidValueError(
-                f"each send to topic {topic.name} counts, and {self.again} may send rows again from other "
-                "partitions. Write rmq.spark.keyed(frame, partitions=n), with the same n each time, as the "
+                f"topic {topic.name} counts every send, and {self.again} may send rows twice, from different "
+                "partitions. Call rmq.spark.keyed(frame, partitions=n), with the same n each time, as the "
                 "last step before the write"
             )
 
@@ -315,7 +315,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     `merge=` the order makes no difference for up to `mergeRows` contents.
     """
 
-    passed, again = "now", "a stream"
+    passed, again = "now", "a streaming query"
 
     def __init__(self, schema: StructType, options: Options) -> None:
         if options.once is not None or options.txn_app is not None:

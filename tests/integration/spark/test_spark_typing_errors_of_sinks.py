@@ -173,11 +173,11 @@ WRITES: Mistakes = {
     STOCK: [
         M("once is 'load'; .* not with idempotent=false", {"once": "load", "idempotent": False}),
         M(
-            r"each send to topic typed-stock counts, and a write with once .*rmq\.spark\.keyed",
+            r"topic typed-stock counts every send, and a write with once .*rmq\.spark\.keyed",
             {"once": "load"},
             STOCKED,
         ),
-        M("a write with txnAppId may send rows again", {"txnAppId": "a", "txnVersion": 1}, STOCKED),
+        M("a write with txnAppId may send rows twice", {"txnAppId": "a", "txnVersion": 1}, STOCKED),
     ],
     FULL: [M("txnAppId cannot be used on topic typed-full", {"txnAppId": "a", "txnVersion": 1})],
     None: [M("topic typed-imag is not registered", {**REDRIVE, "topic": "typed-imag"}, DEAD, error=UnknownTopicError)],
@@ -190,7 +190,7 @@ STREAM_WRITES: Mistakes = {
     ],
     STOCK: [
         M("once and txnAppId are options of write", {"once": "load"}),
-        M("each send to topic typed-stock counts, and a stream may send rows again", {}, STOCKED),
+        M("topic typed-stock counts every send, and a streaming query may send rows twice", {}, STOCKED),
     ],
     FULL: [M("idempotent cannot be used on topic typed-full", {"idempotent": True})],
 }
