@@ -162,7 +162,7 @@ elseif tonumber(redis.call('ZSCORE', sessions, session) or -1) <= clock then
 end
 if session ~= '0' then
   redis.call('ZADD', sessions, whole(clock + timeout_ms), session)
-  redis.call('ZADD', timeouts, timeout_ms, session)
+  redis.call('ZADD', timeouts, whole(timeout_ms), session)
 end
 end_silent()
 local answers

@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
+from weakref import finalize
 
 import hiredis
 import redis
@@ -108,6 +109,8 @@ class Wire:
             ReplyError: The server refuses the credentials, or another part of the handshake.
         """
         self._guarded(self._connection.connect)
+        # a dropped consumer keeps its wires in a cycle, whose collection could find the socket first and warn
+        finalize(self, self._connection.disconnect).atexit = False
         self._socket = self._connection._sock
         self._reader = hiredis.Reader(replyError=ReplyError, notEnoughData=NOTHING)
         self._poller = poller()
