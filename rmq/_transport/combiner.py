@@ -77,9 +77,11 @@ class Combiner:
 
     def enter(self, call: Call[Any]) -> WaitingCall | None:
         """Return `None` if the caller is to send the call alone, and then to `leave`. Otherwise queue it."""
-        with suppress(IndexError):
+        try:
             self._free.pop()
             return None
+        except IndexError:
+            pass
         with self._lock:
             with suppress(IndexError):  # a place was put back before the lock was acquired
                 self._free.pop()

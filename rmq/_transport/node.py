@@ -184,9 +184,10 @@ class Node:
         """Return a connection to the pool, and close one that was not used for long. All its replies were read."""
         now_s = monotonic_s()
         self._idle.append((now_s, wire))
-        with suppress(IndexError):  # another thread has taken it
-            if self._idle[0][0] < now_s - UNUSED_S:
-                self._idle.popleft()[1].close()
+        if len(self._idle) > 1:
+            with suppress(IndexError):  # another thread has taken it
+                if self._idle[0][0] < now_s - UNUSED_S:
+                    self._idle.popleft()[1].close()
         if self._closed:  # while this connection was in use
             self.close()
 
