@@ -112,6 +112,9 @@ end
 -- How many messages of a page, from its first one on, fit. What is in flight is passed over, and takes no room.
 local function fitting(slot, page)
   local number, bound = #page / 2, slot.body_bound
+  if number == 0 then -- the page before it was the last one, and full
+    return 0
+  end
   if slot.bodied and bound and number > 16 and
     math.max(body_bytes(slot, page[1]), body_bytes(slot, page[#page - 1])) > bound then
     weigh(slot) -- a release that knows of no bound has stored them: from here on each is asked for its size
