@@ -220,9 +220,6 @@ class HandlerInvoker:
         """Return the rows whose lease and slot we still hold; release the others."""
         ready: list[Selection] = []
         late: list[Selection] = []
-        claims = {claim for claim, _ in part}
-        if self._coordinator is None and all(now_s < claim.lease_until_s and 1 not in claim.lost for claim in claims):
-            return part
         for each in part:
             claim, rows = each
             if now_s >= claim.lease_until_s:

@@ -519,7 +519,7 @@ class Claim:
         """Give an outcome to those rows, by default all, that have none yet."""
         outcomes = self.outcomes
         chosen = range(len(outcomes)) if rows is None else rows
-        if isinstance(chosen, range):
+        if isinstance(chosen, range) and len(chosen) > 1:
             part, none, new = slice(chosen.start, chosen.stop), [None] * len(chosen), [outcome] * len(chosen)
             if outcomes[part] == none:  # without a call before the next line: no other thread can run
                 outcomes[part] = new

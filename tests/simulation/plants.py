@@ -76,7 +76,8 @@ PLANTS = (
     ),
     _python(
         "a delivery whose lease is over is begun",
-        (f"{HANDLERS}._ready", "now_s < claim.lease_until_s and 1 not in claim.lost", "True"),
+        (f"{HANDLERS}._ready", "now_s >= claim.lease_until_s", "False"),
+        (f"{HANDLERS}._ready", "1 in claim.lost and", "False and"),
     ),
     _lua(
         "a lease ends at once after a renewal", ("extend", "whole(stamp * 1000 +", "whole((stamp - lease_ms) * 1000 +")
