@@ -62,9 +62,10 @@ local function read_chunk(query, field)
   return chunk
 end
 
--- Writes what a chunk holds by now, see `read_state`. `lost`: stamps as text, each with a blank before it.
+-- Writes what a chunk holds by now, see `read_state`. `lost`: stamps as text, each with a blank before it. A chunk that
+-- holds nothing has no stamp, 0: that of its read is not noted in meta, so the next claim of the slot gets the same one.
 local function write_state(query, field, stamp, number, put_back, held, lost)
-  local state = table.concat({ whole(stamp), whole(number), whole(put_back or 0), whole(held) }, ' ')
+  local state = table.concat({ whole(held > 0 and stamp or 0), whole(number), whole(put_back or 0), whole(held) }, ' ')
   redis.call('HSET', query, state_field(field), state .. (lost or ''))
 end
 

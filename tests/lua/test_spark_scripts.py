@@ -101,6 +101,20 @@ def test_a_short_or_empty_chunk_stays_so(make_slot: MakeSlot) -> None:
     assert contents(read(slot, seq=2)) == [b"late"]
 
 
+def test_the_renewal_of_an_empty_chunk_takes_nothing_of_a_claim_in_its_millisecond(make_slot: MakeSlot) -> None:
+    """An empty read uses up no stamp: the next claim of the slot has the same one."""
+    slot = make_slot(TopicType.PRIORITY)
+    assert contents(read(slot)) == contents(read(slot, chunk=1)) == []
+    slot.send((b"theirs", 5_000), (b"second", 4_000))
+    theirs = slot.claim(1).messages[0]
+    held = slot.state().prepare
+    assert renew(slot) == renew(slot, chunk=1) == Settled(0, 0)
+    assert slot.state().prepare == held == {b"theirs": theirs.claim_score}
+    assert contents(read(slot, chunk=2)) == [b"second"]
+    assert renew(slot, chunk=1) == ack(slot) == Settled(0, 0)
+    assert ack(slot, chunk=2) == Settled(1, 0)
+
+
 def test_only_what_is_due_and_not_in_other_hands(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.send((b"due", slot.now_ms + 10), (b"held", slot.now_ms + 5), (b"later", slot.now_ms + 10**6))
