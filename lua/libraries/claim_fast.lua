@@ -247,7 +247,8 @@ local function take_alike(slot, highest_first, limit, now_ms, stamp, max_retries
     end
     return nil
   end
-  slot.room.left, slot.room.first = slot.room.left - bytes, false
+  local left, first = slot.room.left, slot.room.first
+  slot.room.left, slot.room.first = left - bytes, false
   local claims, fresh = {}, whole(stamp * 1000 + max_retries)
   for i = 1, number do
     claims[2 * i - 1] = fresh
@@ -255,7 +256,7 @@ local function take_alike(slot, highest_first, limit, now_ms, stamp, max_retries
   end
   local taken = into_prepare(slot, claims, number, stamp)
   if taken == 0 then
-    slot.room.first = true -- as in `take_fresh`
+    slot.room.left, slot.room.first = left, first -- as in `take_fresh`
   end
   tally(totals, 'delivered', taken)
   if taken == number then
@@ -316,6 +317,7 @@ local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries
   end
   local fresh = string.format('%.0f', stamp * 1000 + max_retries)
   local read = #page / 2
+  local left, first = slot.room.left, slot.room.first
   local size, rest = fitting(slot, page), false
   while wanted and size == read and read < limit and not ended do
     wanted = math.min(limit - read, slot.piece)
@@ -375,7 +377,8 @@ local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries
   slot.passed = slot.any and size - taken or nil
   tally(totals, 'delivered', taken)
   if taken == 0 then
-    slot.room.first = true -- all of it is in flight: the search goes on, also where it has filled the room
+    -- all of it is in flight: the search goes on, also where that has filled the room
+    slot.room.left, slot.room.first, slot.assumed = left, first, {}
   end
   return items, slot.any and 0 or size - taken, ended and not slot.cut
 end

@@ -95,6 +95,24 @@ def test_a_joined_claim_is_bounded_in_all(make_topic: MakeTopic, connections: Co
     assert all(reply.next_due_ms == reply.now_ms for reply in replies[1:])
 
 
+@pytest.mark.parametrize("twins", [2, 40])
+def test_a_slot_of_twins_in_flight_leaves_a_joined_claim_its_bound(
+    twins: int, make_topic: MakeTopic, connections: Connections
+) -> None:
+    """Twins are passed over: they neither use the bytes up, nor make the next message the first of the call."""
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    claim_of, send = claims.queue_claims(topic), sends.send_calls(topic)
+    flights = [EncodedMessage(1, b"held %02d" % number, 1_000, b"x" * 20) for number in range(twins)]
+    for _ in range(2):
+        connections.run(send(1, flights))
+        connections.run(claim_of([ClaimPart(1, 1_000)]))
+    for slot, size in ((0, 600), (2, 5_000), (3, 600)):
+        connections.run(send(slot, [EncodedMessage(slot, b"%d" % slot, 1_000, b"x" * size)]))
+    parts = [ClaimPart(slot, 1_000) for slot in range(4)]
+    first, second = ([len(reply.messages) for reply in connections.run(claim_of(parts, 1_500))] for _ in range(2))
+    assert (first, second) == ([1, 0, 0, 0], [0, 0, 1, 0])
+
+
 def test_who_gives_back_tells_the_others(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.PRIORITY)
     slot.send((b"a", 50), (b"b", 60))
