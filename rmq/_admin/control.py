@@ -247,9 +247,7 @@ class Control:
         Guarantee: atomic per call of up to 1,000 messages.
         """
         if confirm != self.topic.name:
-            raise InvalidValueError(
-                f"purge deletes messages permanently: confirm it with the topic's name, {self.topic.name}"
-            )
+            raise InvalidValueError(f"confirm is {confirm!r:.80}; it must be the topic's name, {self.topic.name}")
         if place not in ("store", "retry"):
             raise InvalidValueError(f"place is {place!r}; it must be store or retry")
         chosen = checked_slots(self.topic, slots)

@@ -338,14 +338,15 @@ def new_score(
 
     Raises `InvalidValueError` for a priority on a time topic, a time on a PRIORITY topic, or a value out of range.
     """
+    kind = f"topic {topic.name} is {topic.type.name}"
     if topic.type.timed:
         if priority is not None:
-            raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has due times, not priorities")
+            raise InvalidValueError(f"priority is {priority!r:.80}; {kind} and has due times, not priorities")
         if fixed_time is not None:
             return "at", due_ms(fixed_time, "fixed_time")
         return "after", 0 if due_in is None else duration_ms(due_in, "due_in")
     if due_in is not None or fixed_time is not None:
-        raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has priorities, not due times")
+        raise InvalidValueError(f"{kind} and has priorities, not due times; omit the due time")
     return "priority", topic.priorities[0] if priority is None else checked_priority(topic, priority)
 
 

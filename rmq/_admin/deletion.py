@@ -61,7 +61,7 @@ class TopicDeletion:
 
     def __init__(self, connections: Connections, known: KnownTopics, name: str, actor: str | None) -> None:
         if name == RECURRING_TOPIC:
-            raise InvalidValueError(f"topic {name} has the schedules; `rmq schedules remove NAME` removes one of them")
+            raise InvalidValueError(f"topic {name} cannot be deleted; `rmq schedules remove NAME` removes a schedule")
         self._connections, self._known, self._name, self._actor = connections, known, name, actor
 
     def run(self, schedules: tuple[str, ...], *, force: bool, forget: bool) -> DeletedTopic:
@@ -108,7 +108,7 @@ class TopicDeletion:
         """Read the definition and its deletion; raise if it is another one by now, or none."""
         stored = self._known.stored(self._name)
         if (now := stored.deletion) is None or now.id != deletion.id:
-            raise RmqError(f"the deletion of topic {self._name} was ended by another client; see what there is now")
+            raise RmqError(f"another client undid or replaced the deletion of topic {self._name}; try again if needed")
         return stored, now
 
     def _drop_slots(self, topic: Topic, deletion: Deletion, note: Callable[[str], None]) -> int:
@@ -120,7 +120,7 @@ class TopicDeletion:
             if outcome == "kept" or (outcome == "cleared" and not self._deleted(deletion)[1].done):
                 self._change(deletion, {TOMBSTONES: deletion.id}, DELETED)
                 self._known.get(self._name)  # removes the tombstones
-                raise self._in_use([f"slot {slot} got {counted(number, 'message')} since the deletion began"])
+                raise self._in_use([f"slot {slot} has received {counted(number, 'message')} since the deletion began"])
             messages += number
             note(f"dropped {counted(messages, 'message')}")
         return messages
@@ -169,6 +169,6 @@ class TopicDeletion:
 
     def _in_use(self, used: list[str]) -> TopicInUseError:
         return TopicInUseError(
-            f"topic {self._name} was not deleted: {'; '.join(used)}; use force (--force) to delete it all the same",
+            f"topic {self._name} was not deleted: {'; '.join(used)}; use force (--force) to delete it anyway",
             topic=self._name,
         )

@@ -149,7 +149,7 @@ class DeadNotifier(Background):
         try:
             call_slots(self._connections, list(self._turns), self._release_turn)
         except RmqError as error:
-            log.debug("cannot release the turn for dead messages of topic %s, which expires: %s", self._about, error)
+            log.debug("topic %s: the lock on notices of dead messages was not released: %s", self._about, error)
 
     def _release_turn(self, slot: int) -> Call[Untold[Any]]:
         turn = self._turns[slot]

@@ -111,7 +111,7 @@ def _read_cursor(cursor: str, slots: Sequence[int]) -> tuple[int, deque[_Begun]]
         text, _, last = text.partition("~")
         if int(slot) not in known:
             raise InvalidValueError(
-                f"cursor {cursor!r:.100} is of a search in other slots; pass the same slots for every page"
+                f"cursor {cursor!r:.100} belongs to a search in other slots; pass the same slots for every page"
             )
         known.remove(int(slot))  # a cursor has each slot once
         cursors = tuple(text.split("."))

@@ -212,7 +212,8 @@ class StreamTopic(StreamView):
         busy = [consumer.name for consumer in self.consumers(group) if not consumer.gone and consumer.pending]
         if busy and not force:
             raise RmqError(
-                f"group {group} of topic {self.topic.name} has active consumers: {', '.join(busy[:3])}",
+                f"group {group} of topic {self.topic.name} has active consumers: {', '.join(busy[:3])}; stop them, or "
+                "remove the group with force (--force)",
                 topic=self.topic.name,
             )
         with Audit(self._connections, self.topic, actor).step("remove group", f"group {group}") as note:

@@ -62,9 +62,9 @@ class Webhook:
             parts = urlsplit(url)
             usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
         except ValueError:
-            raise InvalidValueError("the webhook URL is invalid; it must be http:// or https:// with a host") from None
+            raise InvalidValueError("the webhook URL is invalid; its host or port cannot be read") from None
         if not usable:
-            raise InvalidValueError("the webhook URL must be http:// or https:// with a host")
+            raise InvalidValueError("the webhook URL must begin with http:// or https:// and have a host")
         if not _ADDRESS.fullmatch(url):  # the error of `http.client` would contain it
             raise InvalidValueError(
                 "the webhook URL has a space or a character that is not ASCII; percent-encode it, as in %20"
@@ -130,7 +130,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
                 "a webhook header has an invalid name; it must consist of letters, digits and hyphens"
             )
         if not _HEADER_VALUE.fullmatch(value):
-            raise InvalidValueError(f"webhook header {name} has a control character, or one outside ISO 8859-1")
+            raise InvalidValueError(f"the value of webhook header {name} must be ISO 8859-1 without control characters")
 
 
 def document(dead: DeadMessage) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class Audit:
                 self._write(action, detail, outcome)
             except RmqError as error:
                 log.warning(
-                    "topic %s: the audit line for the end of this step was not written: %s", self.topic.name, error
+                    "topic %s: the audit line for the end of '%s' was not written: %s", self.topic.name, action, error
                 )
 
     def _write(self, action: str, detail: str, outcome: str) -> None:

@@ -87,7 +87,7 @@ class Deletion:
         except (KeyError, OSError, OverflowError, TypeError, ValueError):
             valid = False
         if not valid:
-            raise UnreadableDocumentError(f"{what} cannot be read: what it says of the topic's deletion is not valid")
+            raise UnreadableDocumentError(f"{what} cannot be read: its record of the topic's deletion is invalid")
         return own
 
     def completed(self) -> Deletion:

@@ -172,8 +172,8 @@ def _warn_ignored_settings(where: str, registered: Topic, topic: Topic) -> None:
         return
     _warned.add((where, text))
     log.warning(
-        "topic %s: the registered settings apply, and this program has others: %s. `rmq topics diff MODULE` shows "
-        "them, `rmq topics apply MODULE` registers those of the program",
+        "topic %s: the registered settings apply, not those of this program: %s. `rmq topics diff MODULE` shows the "
+        "differences, and `rmq topics apply MODULE` registers the settings of the program",
         topic.name,
         text,
     )

@@ -402,14 +402,14 @@ class Registry:
         name, deletion, was = topic.name, cast("Deletion", stored.deletion), stored.topic
         if not deletion.done:
             raise TopicDeletedError(
-                f"topic {name} is being deleted since {deletion}; if that was interrupted, `rmq topics delete {name}` "
-                "ends it",
+                f"the deletion of topic {name} was begun at {deletion} and has not ended; if it was interrupted, "
+                f"`rmq topics delete {name}` completes it",
                 topic=name,
             )
         if any(each.fixed for each in differences(was, topic)):
             raise TopicMismatchError(
-                f"topic {name} was deleted at {deletion} as {was.type.name} with {was.slots} slots; what "
-                "programs that still use it write would be misread. Once all of them have ended, "
+                f"topic {name} was deleted at {deletion} as {was.type.name} with {was.slots} slots; messages of "
+                "programs that still use that definition would be misread. Once all such programs have ended, "
                 f"`rmq topics delete {name} --forget` frees the name for another definition",
                 topic=name,
             )

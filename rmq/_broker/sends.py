@@ -26,8 +26,8 @@ from rmq._transport.rpc_ids import RpcId, RpcIdAllocator
 from rmq.errors import RmqError
 
 MERGES_AGAIN = (
-    "Sending it again is safe: it merges with the message in the backlog; if that was handled meanwhile, it is "
-    "delivered again"
+    "Sending it again is safe: it merges with the message in the backlog, or is delivered again if that message was "
+    "handled meanwhile"
 )
 """Effect of repeating a send to a topic without `merge=`, for errors about `durability`."""
 
@@ -238,7 +238,7 @@ class PredictedAges:
 
 
 _MERGED = BoundScript(
-    "send_merged", durable="Sending them again counts each once more, unless both calls have the same `once=`"
+    "send_merged", durable="Sending them again counts each message once more, unless both calls have the same `once=`"
 )
 
 

@@ -46,7 +46,7 @@ _NACKED_SLOT: SlotNames = attrgetter("store", "group", "retry", "error", "wake",
 _TRIM = BoundScript("stream_trim", durable=SAFE_AGAIN)
 _RESUME, _FORGET = BoundScript("stream_resume"), BoundScript("stream_forget")
 
-_GROUPS = "{target} has {} groups already; remove one, see `RmqClient.stream`"
+_GROUPS = "{target} has {} groups, which is the maximum; remove one with `StreamTopic.remove_group`"
 _JOIN = BoundScript("stream_join", {"RMQ_GROUPS": refusal(TooManyGroupsError, _GROUPS)})
 MAX_GROUPS = 100
 """Maximum number of groups on a topic: each keeps a position, a pending list and dead entries in every slot."""

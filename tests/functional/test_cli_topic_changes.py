@@ -136,7 +136,7 @@ def test_a_topic_is_deleted(cli: Cli, client: RmqClient, make_topic: MakeTopic) 
     name = client.producer(make_topic(TopicType.PRIORITY, slots=2, checked=False)).topic.name
     cli("send", name, "a", "b", "c", "--priority", "20")
     assert cli("topics", "delete", name, code=1).err == (
-        f"rmq: topic {name} was not deleted: it holds 3 messages; use force (--force) to delete it all the same\n"
+        f"rmq: topic {name} was not deleted: it holds 3 messages; use force (--force) to delete it anyway\n"
     )
     assert cli("topics", "delete", name, "--force").out == f"topic {name} deleted, with 3 messages\n"
     assert f"topic {name} was deleted at 2" in cli("send", name, "d", "--priority", "20", code=2).err

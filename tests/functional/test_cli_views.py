@@ -125,7 +125,7 @@ def test_redrive(cli: Cli, client: RmqClient, priority: Topic) -> None:
     assert ran.json == {"redriven": 1, "merged": 0, "absent": 0}
     found = {message.content: message.priority for message in client.inspect(priority).peek()}
     assert found == {b"a": 99, b"b": 1, b"c": 50}
-    assert "it has priorities" in cli("dead", "redrive", priority.name, "--due-in", "5s", code=2).err
+    assert "and has priorities" in cli("dead", "redrive", priority.name, "--due-in", "5s", code=2).err
     assert "per_second" in cli("dead", "redrive", priority.name, "--rate", "0", code=2).err
 
 
@@ -157,7 +157,7 @@ def test_cancel_and_reschedule(cli: Cli, client: RmqClient, merging: Topic) -> N
     }
     assert "not found in the backlog" in cli("cancel", merging.name, "b", "--slot-basis", "s", code=1).err
     assert cli("cancel", merging.name, "b", "--json", code=1).json["result"] == "absent"
-    assert "it has due times" in cli("reschedule", merging.name, "b", "--priority", "20", code=2).err
+    assert "and has due times" in cli("reschedule", merging.name, "b", "--priority", "20", code=2).err
     assert "exactly one of" in cli("reschedule", merging.name, "b", code=2).err
 
 

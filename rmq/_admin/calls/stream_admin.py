@@ -17,11 +17,11 @@ _DROP_GROUP, _DELETE = (BoundScript(f"stream_{verb}", durable=SAFE_AGAIN) for ve
 _RANGE, _PENDING, _STATS, _GROUP, _CONSUMERS = (
     BoundScript(f"stream_{name}") for name in "range pending stats group consumers".split()
 )
-_DRIVEN = "{target}: the group cannot be moved: it belongs to a Spark query, whose checkpoint has the position"
+_DRIVEN = "the group on {target} cannot be moved; its position is in the checkpoint of a Spark query"
 _MOVE_GROUP = BoundScript(
     "stream_move_group",
     {"RMQ_DRIVEN": refusal(RmqError, _DRIVEN)},
-    durable="Moving the group again makes it read again the entries that it has read since",
+    durable="Moving the group again makes it read the entries that it has read since a second time",
 )
 
 STREAM_TOTALS = "accepted copied trimmed deleted".split()

@@ -77,8 +77,8 @@ def test_a_change_of_settings_leaves_the_order_alone(client: RmqClient, make_top
         (TopicType.PRIORITY, {"max_priority": 0}, "whole number from 1 to 8388607"),
         (TopicType.PRIORITY, {"max_priority": 2**23}, "whole number from 1 to 8388607"),
         (TopicType.PRIORITY, {"ties": "any", "max_priority": 5}, "needs ties='oldest'"),
-        (TopicType.FIXED_TIME, {"ties": "any"}, "ties of topic t is 'any'; only PRIORITY has it"),
-        (TopicType.RANGE_MERGE, {"max_priority": 5}, "max_priority of topic t is 5; only PRIORITY has it"),
+        (TopicType.FIXED_TIME, {"ties": "any"}, "ties of topic t is 'any'; only PRIORITY topics"),
+        (TopicType.RANGE_MERGE, {"max_priority": 5}, "max_priority of topic t is 5; only PRIORITY topics"),
     ],
 )
 def test_settings_that_do_not_fit(kind: TopicType, settings: dict[str, Any], rule: str) -> None:

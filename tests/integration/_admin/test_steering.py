@@ -114,7 +114,7 @@ def test_purge_needs_the_name_and_leaves_what_is_in_flight(client: RmqClient, ma
     with client.consumer(topic) as consumer:
         held = consumer.poll(1, timeout=50)[0]
         for wrong in ("", "yes", topic.name + "x"):
-            with pytest.raises(InvalidValueError, match="confirm it with the topic's name"):
+            with pytest.raises(InvalidValueError, match="it must be the topic's name"):
                 control.purge("store", confirm=wrong)
         with pytest.raises(InvalidValueError, match="must be store or retry"):
             control.purge("dead", confirm=topic.name)
@@ -201,7 +201,7 @@ def test_what_was_done_stays_done_where_the_audit_takes_no_last_line(
         redis_client.set(audit, "foreign")
 
     assert client.dead(topic).purge(progress=break_it) == 1
-    assert f"topic {topic.name}: the audit line for the end of this step was not written" in caplog.text
+    assert f"topic {topic.name}: the audit line for the end of 'purge dead' was not" in caplog.text
     redis_client.delete(audit)
 
 

@@ -55,7 +55,7 @@ def test_settings_of_a_program_that_do_not_count_are_told_once(
     [record] = caplog.records
     assert (record.name, record.levelname) == ("rmq.registry", "WARNING")
     assert record.getMessage().startswith(
-        f"topic {topic.name}: the registered settings apply, and this program has others: max_retries 16, not 3; "
+        f"topic {topic.name}: the registered settings apply, not those of this program: max_retries 16, not 3; "
         "lease 1 m, not 30 s; ttl none, not 5 m. `rmq topics diff MODULE`"
     )
 

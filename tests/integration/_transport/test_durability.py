@@ -104,7 +104,7 @@ def test_the_error_says_what_comes_of_sending_again(pair: Pair, topic: Topic) ->
     pair.replica.pause()
     acts: dict[str, Callable[[RmqClient], object]] = {
         "Sending it again is safe: it merges": lambda client: client.producer(topic).send(PriorityMessage("a", 100)),
-        "counts each once more, unless both calls have the same `once=`": lambda client: client.producer(sums).send(
+        "counts each message once more, unless both calls have": lambda client: client.producer(sums).send(
             RangeMergeMessage("a", body=5)
         ),
         "a second time; those with `id=` are not": lambda client: client.producer(log).send(StreamMessage("a")),

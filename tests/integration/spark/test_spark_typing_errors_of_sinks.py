@@ -165,10 +165,10 @@ WRITES: Mistakes = {
         M("column died is string: a redrive", REDRIVE, "slot int, content string, died string"),
         M("redrive cannot be combined with merge: it moves", {**REDRIVE, "merge": "none"}, DEAD),
         M("redrive cannot be combined with type, slots", {**REDRIVE, **PLAIN}, DEAD),
-        M("topic typed-image is RANGE_MERGE: it has due times, not priorities", {**REDRIVE, "priority": 5}, DEAD),
+        M("topic typed-image is RANGE_MERGE and has due times, not priorities", {**REDRIVE, "priority": 5}, DEAD),
         M("redrive is '1'; it must be true or false", {"redrive": 1}, DEAD),
     ],
-    MAIL: [M("typed-mail is PRIORITY: it has priorities, not due times", {**REDRIVE, "time_range": "5s"}, DEAD)],
+    MAIL: [M("typed-mail is PRIORITY and has priorities, not due times", {**REDRIVE, "time_range": "5s"}, DEAD)],
     CLICKS: [M("topic typed-clicks is STREAM: redrive its dead entries with", REDRIVE, DEAD)],
     STOCK: [
         M("once is 'load'; .* not with idempotent=false", {"once": "load", "idempotent": False}),
