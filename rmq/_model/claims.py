@@ -348,7 +348,7 @@ class DeliveryColumns(ColumnFacts):
         places = self._all_places()
         for row in dict.fromkeys(rows):
             if type(row) is not int or not 0 <= row < len(places):
-                raise InvalidValueError(f"row is {row!r}; it must be a whole number from 0 to {len(places) - 1}")
+                raise InvalidValueError(f"row is {row!r}; it must be a whole number from 0 on, below {len(places)}")
             claim, own = places[row]
             chosen[claim].append(own)
         return [Selection(claim, own) for claim, own in chosen.items()]

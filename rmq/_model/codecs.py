@@ -207,7 +207,7 @@ class EncryptedCodec:
         try:
             self._fernet()
         except ValueError:  # it does not show the key
-            raise InvalidValueError("keys must be a sequence of one or more keys from Fernet.generate_key()") from None
+            raise InvalidValueError("EncryptedCodec needs one or more valid keys from Fernet.generate_key()") from None
 
     def _fernet(self) -> Any:
         fernet = import_module("cryptography.fernet")

@@ -190,7 +190,7 @@ class DeliveryFacts(Generic[PayloadT]):
             InvalidValueError: The topic has no payload class, or collects items: use `payloads`.
         """
         if self.topic.collects:
-            raise InvalidValueError(f"topic {self.topic.name} collects items: use payloads", topic=self.topic.name)
+            raise InvalidValueError(f"topic {self.topic.name} collects items; use payloads", topic=self.topic.name)
         return self._payload()
 
     @property
@@ -297,7 +297,7 @@ class DeliveryFacts(Generic[PayloadT]):
         """Raise `LeaseLostError` if the lease is known to be lost: call it before an effect that must occur once."""
         if self.lost:
             raise LeaseLostError(
-                f"the lease on {self.content!r:.80} was lost; another consumer may have it",
+                f"the lease on {self.content!r:.80} was lost; another consumer may have the message",
                 topic=self.topic.name,
                 slot=self.slot,
             )
@@ -388,7 +388,7 @@ class Delivery(DeliveryFacts[PayloadT]):
         """Raise `AlreadySettledError` if the delivery was acked, nacked, buried or released before."""
         if (outcome := self.outcome) is not None:
             raise AlreadySettledError(
-                f"delivery of {self.content!r:.80} was settled before ({outcome.verb.value})",
+                f"the delivery of {self.content!r:.80} was already settled ({outcome.verb.value})",
                 topic=self.topic.name,
                 slot=self.slot,
             )

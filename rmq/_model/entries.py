@@ -76,7 +76,7 @@ def check_group(topic: Topic, group: str | None, start: str, resume_as: str | No
             )
     if topic.type is TopicType.STREAM:
         if group is None:
-            raise InvalidValueError(f"topic {topic.name} is STREAM: it needs a group")
+            raise InvalidValueError(f"group is None; a consumer of topic {topic.name}, which is STREAM, needs a group")
         checked_group(group)
         if start not in ("new", "all") and not is_id(start):
             raise InvalidValueError(f"start is {start!r}; it must be 'new', 'all' or an entry's id")

@@ -431,15 +431,15 @@ def check_merge(name: str, topic_type: TopicType, merge: Merge | None) -> None:
         raise InvalidTopicError(f"topic {name} is STREAM; entries of a stream do not merge, so it takes no merge=")
     for setting in ("window", "max_count"):
         if topic_type is not TopicType.RANGE_MERGE and (found := getattr(merge, setting)) is not None:
-            raise InvalidTopicError(f"{setting} of topic {name} is {found!r}; only RANGE_MERGE has it, not {type_name}")
+            raise InvalidTopicError(f"{setting} of topic {name} is {found!r}; only RANGE_MERGE topics have a {setting}")
     if topic_type is not TopicType.PRIORITY and merge.priority is not PriorityRule.LAST:
         rule = PriorityRule(merge.priority).value
-        raise InvalidTopicError(f"priority of merge of topic {name} is {rule}; {type_name} has no priorities")
+        raise InvalidTopicError(f"priority of merge of topic {name} is {rule}; {type_name} topics have no priorities")
     if topic_type is TopicType.FIXED_TIME and isinstance(merge.reduce, Collect):
         if merge.reduce.when_full is Overflow.RELEASE:
             raise InvalidTopicError(
-                f"when_full of topic {name} is release; on FIXED_TIME, where no message becomes due early, it must be "
-                "refuse, drop_oldest or drop_newest"
+                f"when_full of Collect of topic {name} is release; on FIXED_TIME, where no message becomes due early, "
+                "it must be refuse, drop_oldest or drop_newest"
             )
 
 

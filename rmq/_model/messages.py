@@ -428,7 +428,7 @@ class StreamMessage:
             flat.append(payload_bytes(name, "name of a field"))
             if not flat[-1] or flat[-1].startswith(b"rmq:"):
                 raise InvalidMessageError(
-                    f"field name {name!r:.80} is reserved; it must not be empty or begin with 'rmq:'"
+                    f"field name {name!r:.80} is invalid; it must not be empty or begin with 'rmq:'"
                 )
             flat.append(payload_bytes(value, f"field {name!r:.80}"))
         return tuple(flat)

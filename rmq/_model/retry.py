@@ -81,7 +81,7 @@ class ExponentialRetry:
         object.__setattr__(self, "base_ms", duration_ms(base, "base of ExponentialRetry"))
         object.__setattr__(self, "cap_ms", duration_ms(cap, "cap of ExponentialRetry"))
         if not 0 < self.base_ms <= self.cap_ms:
-            raise InvalidValueError(f"ExponentialRetry needs 0 < base <= cap, not base={base!r}, cap={cap!r}")
+            raise InvalidValueError(f"base is {base!r} and cap is {cap!r}; ExponentialRetry needs 0 < base <= cap")
 
     def delay_ms(self, attempt: int, jitter: float) -> int:
         full = min(self.cap_ms, self.base_ms * 2 ** min(attempt - 1, 62))

@@ -101,8 +101,8 @@ def read_document(data: str | bytes, what: str, reader: int = SCHEMA_VERSION) ->
             )
     if min_reader > reader:
         raise UnreadableDocumentError(
-            f"{what} is for schema version {min_reader} and newer (version {version} wrote it), "
-            f"and this RMQ has version {reader}; upgrade RMQ here",
+            f"{what} is for schema version {min_reader} and newer (written with version {version}), "
+            f"and this RMQ has version {reader}; upgrade this RMQ",
             version=version,
             min_reader=min_reader,
         )

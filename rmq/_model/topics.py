@@ -273,22 +273,22 @@ class Topic(Generic[PayloadT]):
         if self.type is TopicType.STREAM:
             object.__setattr__(self, "retention", self.retention or Retention())
         elif self.retention is not None:
-            raise InvalidTopicError(f"topic {self.name} is {self.type.name}; only STREAM has a retention")
+            raise InvalidTopicError(f"topic {self.name} is {self.type.name}; only STREAM topics have a retention")
 
     def _check_limits(self) -> None:
         if not isinstance(self.when_full, WhenFull):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidTopicError(f"when_full of topic {self.name} is {self.when_full!r}; it must be a WhenFull")
         if self.type is TopicType.STREAM and (self.when_full is not WhenFull.REFUSE or self.ttl is not None):
-            raise InvalidTopicError(f"topic {self.name} is STREAM: use retention instead of when_full and ttl")
+            raise InvalidTopicError(f"topic {self.name} is STREAM; use retention instead of when_full and ttl")
 
     def _check_rate(self) -> None:
         rate = self.max_rate
         if rate is not None and not (is_number(rate) and 0 < rate <= 10**6):
-            raise InvalidTopicError(f"max_rate of topic {self.name} is {rate!r}; it must be above 0, up to 1,000,000")
+            raise InvalidTopicError(f"max_rate of topic {self.name} is {rate!r}; it must be > 0 and at most 1,000,000")
         if self.max_burst is not None:
             self._check_range("max_burst", self.max_burst, 1, 10**6)
             if rate is None:
-                raise InvalidTopicError(f"max_burst of topic {self.name} needs a max_rate")
+                raise InvalidTopicError(f"max_burst of topic {self.name} is {self.max_burst}; it needs a max_rate")
 
     def _check_attempts(self) -> None:
         if self.keep_attempts is not None:
@@ -299,7 +299,7 @@ class Topic(Generic[PayloadT]):
             for name in ("ties", "max_priority"):
                 if (found := getattr(self, name)) is not None:
                     value = found.value if isinstance(found, Ties) else found
-                    rule = f"only PRIORITY has it, not {self.type.name}"
+                    rule = f"only PRIORITY topics have this setting, not {self.type.name}"
                     raise InvalidTopicError(f"{name} of topic {self.name} is {value!r}; {rule}")
             return
         try:
@@ -476,8 +476,8 @@ class Topic(Generic[PayloadT]):
         except (AttributeError, OverflowError, TypeError, ValueError) as error:
             trouble = str(error)
         raise UnreadableTopicError(
-            f"the registered definition cannot be read: {trouble:.300} (schema version {document.version} wrote it, "
-            f"this RMQ has version {SCHEMA_VERSION})",
+            f"the registered definition cannot be read: {trouble:.300} (written with version {document.version}; this "
+            f"RMQ has schema version {SCHEMA_VERSION})",
             version=document.version,
             min_reader=document.min_reader,
         )

@@ -178,7 +178,7 @@ def message_trouble(typed: Typed, topic: str, payload: object, error: Exception)
 def decode_payload(typed: Typed | None, topic: str, body: bytes | None, what: str = "body") -> Any:
     """Return the payload of a body, which errors call `what`; see `Topic.decode`."""
     if typed is None:
-        raise InvalidValueError(f"topic {topic} has no payload class; name it: Topic(..., payload=Price)", topic=topic)
+        raise InvalidValueError(f"topic {topic} has no payload class; set one: Topic(..., payload=Price)", topic=topic)
     if body is None:
         raise PayloadError(f"the message has no body; topic {topic} needs one, which holds a payload", topic=topic)
     try:

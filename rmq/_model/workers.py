@@ -106,7 +106,7 @@ class HandlerTimes:
         for key, count in value.items():
             number = int(key)
             if not 0 <= number < BUCKETS or not isinstance(count, int) or not 0 <= count < _MOST_COUNT:
-                raise ValueError(f"count of class {key[:20]} is {str(count)[:20]}; it must be a whole number of calls")
+                raise ValueError(f"bucket {key[:20]} has {count!r:.20}; buckets 0 to {BUCKETS - 1} have whole numbers")
             counts[number] = count
         return cls.of(counts)
 

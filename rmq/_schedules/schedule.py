@@ -168,7 +168,8 @@ class Schedule:
         else:
             object.__setattr__(self, "cron", " ".join(self.cron.split()).upper())
         if (self.cron is None or find_spec("cronsim") is not None) and self.next_ms(0) is None:
-            self._refuse("cron" if self.cron else "until", self.cron or self.until, "such that it has a due time")
+            rule = "such that the schedule is due at least once"
+            self._refuse("cron" if self.cron else "until", self.cron or self.until, rule)
 
     def _refuse(self, what: str, value: object, rule: str) -> None:
         raise InvalidValueError(f"{what} of schedule {self.name} is {brief(value)}; it must be {rule}")
@@ -250,7 +251,7 @@ class Schedule:
         body = None if self.body is None else self.body.replace(SCHEDULED, scheduled)
         if (self.priority is None) == (topic.type is TopicType.PRIORITY):
             rule = "a priority" if self.priority is None else "None"
-            self._refuse("priority", self.priority, f"{rule}: topic {topic.name} is of type {topic.type.name}")
+            self._refuse("priority", self.priority, f"{rule}, because topic {topic.name} is of type {topic.type.name}")
         match topic.type:
             case TopicType.PRIORITY:
                 return PriorityMessage(content, self.priority or 0, body=body)
@@ -418,7 +419,7 @@ def _cron_times(schedule: Schedule, after_ms: int) -> Iterator[int]:
         try:
             walls = CronSim(rule, first - again)
         except CronSimError as error:
-            text = f"cron of schedule {schedule.name} is {rule!r}, which is no cron rule: {error}"
+            text = f"cron of schedule {schedule.name} is {rule!r}, which is not a cron rule: {error}"
             raise InvalidValueError(text) from None
         for wall in walls:
             found += [each for each in moments(wall.replace(tzinfo=zone)) if each > moment]

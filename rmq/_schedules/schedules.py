@@ -246,7 +246,7 @@ class Schedules:
                 return result
             except FixedTimePassedError:  # a slow connection, and a time that was near
                 continue
-        raise RmqError(f"schedule {schedule.name} was due before it reached Redis, {MOST_TRIES} times in a row")
+        raise RmqError(f"schedule {schedule.name} was due before it reached Redis {MOST_TRIES} times; try again")
 
 
 def sending_to(schedules: Schedules, topic: str) -> tuple[str, ...]:

@@ -103,7 +103,7 @@ class Producer:
         payload_bytes(once, "once")
         if self.topic.merge is None:
             raise InvalidValueError(
-                f"once is {once!r:.80}: it needs a topic with merge=; topic {self.topic.name} has none"
+                f"once is {once!r:.80}; it needs a topic with merge=, and topic {self.topic.name} has none"
             )
         return once
 
@@ -207,9 +207,7 @@ class Producer:
         self, source: Source, outcomes: bool, calls: SendOptions, make: Callable[[Any], Message] | None = None
     ) -> SendResult:
         if calls.fold and (outcomes or self.topic.merge is None):
-            why = (
-                "folded messages have no outcomes of their own" if outcomes else f"topic {self.topic.name} has no merge"
-            )
+            why = "messages with outcomes cannot be folded" if outcomes else f"topic {self.topic.name} has no merge="
             raise InvalidValueError(f"fold is {calls.fold!r}, but {why}")
         if calls.once is not None:
             calls = replace(calls, once=self._checked(calls.once))

@@ -139,7 +139,7 @@ def test_a_stream_is_created_with_its_bounds(cli: Cli, client: RmqClient, topic_
         (("--merge", "collect", "--collect-max-bytes", "5k"), "--collect-max-bytes is '5k'; it must be a whole number"),
         (("--slots", "many"), "--slots is 'many'; it must be a whole number"),
         (("--max-retries", "x"), "--max-retries is 'x'; it must be a whole number"),
-        (("--ties", "any"), "is 'any'; only PRIORITY has it, not RANGE_MERGE"),
+        (("--ties", "any"), "is 'any'; only PRIORITY topics have this setting, not RANGE_MERGE"),
         (("--type", "priority", "--ties", "newest"), "--ties is 'newest'; it must be one of oldest, any"),
         (("--type", "priority", "--ties", "any", "--max-priority", "5"), "is 5; it needs ties='oldest'"),
         (("--merge", "collect", "--collect-when-full", "block"), "'block'; it must be one of release, refuse"),

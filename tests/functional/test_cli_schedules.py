@@ -60,10 +60,10 @@ def test_what_cannot_be_done_ends_with_1_and_wrong_input_with_2(cli: Cli) -> Non
         ((), "must have either cron or every"),
         (("--every", "5"), "--every is '5'"),
         (("--cron", "x"), "five fields"),
-        (("--cron", "61 * * * *"), "no cron rule"),
+        (("--cron", "61 * * * *"), "not a cron rule"),
         (("--every", "1h", "--tz", "Mars/Base"), "tz of schedule s is 'Mars/Base'"),
         (("--every", "1h", "--until", "2036-01-01"), "has no zone"),
-        (("--every", "1h", "--priority", "5"), "it must be None: topic jobs-of-schedules is of type FIXED_TIME"),
+        (("--every", "1h", "--priority", "5"), "it must be None, because topic jobs-of-schedules is of type FIXED"),
     ):
         assert text in cli(*put, *options, code=2).err, options
     assert "name of a schedule" in cli("schedules", "remove", "\x1b[31m", code=2).err

@@ -34,7 +34,7 @@ def test_the_command_line_shows_the_rest(cli: Cli, mine: Topic, redis_client: re
             assert ran.code == 0, ran.err
             assert mine.name in ran.out
             assert f"not shown: the definition of topic {NEWER_NAME} is for schema version" in ran.err
-            assert "upgrade RMQ here" in ran.err
+            assert "upgrade this RMQ" in ran.err
             document = cli(command, "--json").json
             assert mine.name in [topic.get("name", topic.get("topic")) for topic in document["topics"]]
             newer = next(each for each in document["unreadable"] if each["name"] == NEWER_NAME)

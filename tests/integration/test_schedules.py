@@ -590,8 +590,8 @@ def test_a_window_of_the_topic_applies(rmq: RmqClient, clock: Clock) -> None:
 def test_what_cannot_be_sent_is_refused_where_it_is_put(rmq: RmqClient, clock: Clock) -> None:
     ranked, summed = Topic("ranked", TopicType.PRIORITY), Topic("small", TopicType.FIXED_TIME, max_body_bytes=3)
     refused: list[tuple[Callable[[], Schedule], type[Exception], str]] = [
-        (lambda: Schedule("s", ranked, "c", every="1h"), InvalidValueError, "is None; it must be a priority: "),
-        (lambda: Schedule("s", JOBS, "c", every="1h", priority=5), InvalidValueError, "must be None: topic jobs"),
+        (lambda: Schedule("s", ranked, "c", every="1h"), InvalidValueError, "is None; it must be a priority, because"),
+        (lambda: Schedule("s", JOBS, "c", every="1h", priority=5), InvalidValueError, "must be None, because topic"),
         (lambda: Schedule("s", ranked, "c", every="1h", priority=2**40), InvalidMessageError, "priority"),
         (lambda: Schedule("s", summed, "c", every="1h", body="data"), InvalidMessageError, "3"),
         (lambda: Schedule("s", "unknown", "c", every="1h"), UnknownTopicError, "unknown"),
@@ -634,7 +634,7 @@ PARTLY = Topic("partly", TopicType.PRIORITY, max_priority=5)
         ),
         (merging(Sum()), {}, "body of b'c' is None; on topic merging it must be a number from "),
         (merging(Newest()), {"body": "7"}, "version of b'c' is None; on topic merging it must be a whole number"),
-        (merging(Collect(max_items=9)), {}, "topic merging collects items: it must be an item"),
+        (merging(Collect(max_items=9)), {}, "on topic merging, which collects items, it must be an item"),
         (merging(Collect(max_items=9, max_bytes=9)), {"body": "1234567"}, "max_bytes=9"),
         (JOINED, {"body": "part"}, "topic merging joins parts and takes JoinMessage, not RangeMergeMessage"),
         (TYPED, {"body": "text"}, "the body cannot be decoded as Price: "),
@@ -691,7 +691,7 @@ def test_without_schedules_nothing_is_registered(rmq: RmqClient, clock: Clock) -
 def test_a_body_that_nobody_can_read_waits_and_is_replaced_by_a_put(rmq: RmqClient, clock: Clock) -> None:
     rmq.producer(RECURRING).send(FixedTimeMessage("hourly", delay="0s", body='{"version": 99, "min_reader": 99}'))
     clock.advance("1ms")
-    with pytest.raises(AssertionError, match="upgrade RMQ here"):
+    with pytest.raises(AssertionError, match="upgrade this RMQ"):
         run_schedules(rmq)
     assert rmq.schedules.list() == []
     assert rmq.schedules.put(HOURLY) is SchedulePut.CHANGED
@@ -763,7 +763,7 @@ def test_an_older_worker_leaves_a_schedule_to_newer_ones(
     found: list[str] = []
     for _ in range(3):
         clock.advance("20s")
-        with pytest.raises(AssertionError, match="upgrade RMQ here"):
+        with pytest.raises(AssertionError, match="upgrade this RMQ"):
             run_schedules(rmq)
         clock.advance("61s")
         with monkeypatch.context() as newer:

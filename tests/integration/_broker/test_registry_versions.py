@@ -50,7 +50,7 @@ def test_each_kind_of_garbage_hides_only_itself(
         assert (newer.version, newer.min_reader) == (SCHEMA_VERSION + 7, SCHEMA_VERSION + 1)
         assert newer.reason == (
             f"the definition of topic {NEWER_NAME} is for schema version {SCHEMA_VERSION + 1} and newer "
-            f"(version {SCHEMA_VERSION + 7} wrote it), and this RMQ has version {SCHEMA_VERSION}; upgrade RMQ here"
+            f"(written with version {SCHEMA_VERSION + 7}), and this RMQ has version {SCHEMA_VERSION}; upgrade this RMQ"
         )
         assert producer.send(PriorityMessage("a", 100)).new == 1
         assert client.history().record(1)

@@ -139,7 +139,7 @@ def test_folding_before_the_send_leaves_what_single_sends_leave(client: RmqClien
 def test_without_merge_there_is_neither_fold_nor_once(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY)
     producer = client.producer(topic)
-    with pytest.raises(InvalidValueError, match=r"once is 'a': it needs a topic with merge=; topic .* has none"):
+    with pytest.raises(InvalidValueError, match=r"once is 'a'; it needs a topic with merge=, and topic .* has none"):
         producer.send(PriorityMessage("a", 10), once="a")
     with pytest.raises(InvalidValueError, match=r"fold is True, but topic .* has no merge"):
         producer.send_many([PriorityMessage("a", 10)], fold=True)

@@ -578,7 +578,7 @@ def test_what_this_version_cannot_read_hides_only_itself(cluster: Cluster, caplo
         wait_until(lambda: any("topic strange get" in text for text in worker.troubles))
     told = [record.getMessage() for record in caplog.records if "99" in record.getMessage()]
     assert sum("worker strange gets no slots" in text for text in told) == 1
-    assert all("upgrade RMQ here" in text for text in told)
+    assert all("upgrade this RMQ" in text for text in told)
 
 
 def test_servers_end_with_the_process_that_started_them() -> None:

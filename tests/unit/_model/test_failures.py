@@ -116,7 +116,7 @@ def test_a_strangers_report_is_refused(changes: dict[str, object]) -> None:
 
 def test_a_report_for_newer_readers_is_refused() -> None:
     text = {**json.loads(WORKER.to_json()), "min_reader": SCHEMA_VERSION + 1}
-    with pytest.raises(UnreadableDocumentError, match="upgrade RMQ here"):
+    with pytest.raises(UnreadableDocumentError, match="upgrade this RMQ"):
         WorkerInfo.from_json(json.dumps(text).encode(), "w", 9, 10)
 
 

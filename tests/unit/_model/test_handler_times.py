@@ -43,5 +43,5 @@ def test_the_ends() -> None:
     "value", [{"x": 1}, {"-1": 1}, {str(BUCKETS): 1}, {"0": -1}, {"0": 2**60}, {"0": "1"}, {"0": 1.5}]
 )
 def test_what_is_no_report(value: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"must be a whole number of calls|invalid literal"):
+    with pytest.raises(ValueError, match=r"have whole numbers|invalid literal"):
         HandlerTimes.from_json(value)

@@ -202,7 +202,7 @@ def test_rules_are_told_with_the_value(make: Any, text: str) -> None:
         (TopicType.RANGE_MERGE, Sum(), "merge of topic stock is Sum(); it must be a Merge or None"),
         (TopicType.STREAM, Merge(), "topic stock is STREAM; entries of a stream do not merge, so it takes no merge="),
         (TopicType.PRIORITY, Merge(window=Fixed("5ms")), "window of topic stock is Fixed("),
-        (TopicType.FIXED_TIME, Merge(max_count=5), "max_count of topic stock is 5; only RANGE_MERGE has it, not FIXED"),
+        (TopicType.FIXED_TIME, Merge(max_count=5), "max_count of topic stock is 5; only RANGE_MERGE topics have a"),
         (
             TopicType.PRIORITY,
             Merge(Collect(unique=True), max_count=PER_MESSAGE),
@@ -211,17 +211,17 @@ def test_rules_are_told_with_the_value(make: Any, text: str) -> None:
         (
             TopicType.RANGE_MERGE,
             Merge(priority="sum"),
-            "priority of merge of topic stock is sum; RANGE_MERGE has no pri",
+            "priority of merge of topic stock is sum; RANGE_MERGE topics have no pri",
         ),
         (
             TopicType.FIXED_TIME,
             Merge(priority="lowest"),
-            "priority of merge of topic stock is lowest; FIXED_TIME has n",
+            "priority of merge of topic stock is lowest; FIXED_TIME topics have n",
         ),
         (
             TopicType.FIXED_TIME,
             Merge(Collect(when_full="release")),
-            "when_full of topic stock is release; on FIXED_TIME",
+            "when_full of Collect of topic stock is release; on FIXED_TIME",
         ),
     ],
 )

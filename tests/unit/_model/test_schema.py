@@ -43,8 +43,8 @@ def test_a_document_for_newer_readers_names_the_versions_and_what_to_do() -> Non
     with pytest.raises(UnreadableDocumentError) as refused:
         read_document(text, "the definition of topic orders", reader=7)
     assert str(refused.value) == (
-        "the definition of topic orders is for schema version 8 and newer (version 9 wrote it), "
-        "and this RMQ has version 7; upgrade RMQ here"
+        "the definition of topic orders is for schema version 8 and newer (written with version 9), "
+        "and this RMQ has version 7; upgrade this RMQ"
     )
     assert (refused.value.version, refused.value.min_reader) == (9, 8)
     assert read_document(text, "it", reader=8) == Document({}, 9, 8)

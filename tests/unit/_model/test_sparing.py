@@ -25,7 +25,7 @@ def test_one_line_stands_for_those_that_follow_it(clock: list[float], caplog: py
     assert caplog.messages == ["topic shop: no right"]
     clock[0] = REPEAT_S
     troubles.warning(log, "refused", "topic %s: no right", "shop")
-    assert caplog.messages[1:] == ["topic shop: no right (the same 9 times more in the 10 s before)"]
+    assert caplog.messages[1:] == ["topic shop: no right (similar warnings in the last 10 s: 9)"]
     clock[0] = 3 * REPEAT_S
     troubles.warning(log, "refused", "topic %s: no right", "shop")
     assert caplog.messages[2:] == ["topic shop: no right"], "nothing was left out"

@@ -130,7 +130,7 @@ def test_a_body_that_does_not_decode_says_why_in_one_line(kind: Any) -> None:
 
 
 def test_a_topic_without_a_payload_class_decodes_nothing() -> None:
-    with pytest.raises(InvalidValueError, match=r"name it: Topic\(\.\.\., payload=Price\)"):
+    with pytest.raises(InvalidValueError, match=r"set one: Topic\(\.\.\., payload=Price\)"):
         Topic("plain", TopicType.STREAM).decode(BODY)
 
 
