@@ -512,7 +512,7 @@ class HandoverGate:
             elif self._logged.get(slot) != owner.epoch:
                 self._logged[slot] = owner.epoch
                 log.info(
-                    "slot %d of topic %s waits for %d messages of an earlier owner to be settled or to expire",
+                    "slot %d of topic %s waits until %d messages of an earlier owner are settled or their leases end",
                     slot,
                     self._topic.name,
                     in_flight,

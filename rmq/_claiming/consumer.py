@@ -321,7 +321,7 @@ class Consumer(Generic[PayloadT]):
                     self._return_buffer.keep([*map(whole, self._claims.claim(0).claims)])
         except Exception as error:
             log.warning(
-                "topic %s: messages of a late reply are redelivered when their leases expire: %s",
+                "topic %s: a late reply could not be read; its messages are redelivered when their leases expire: %s",
                 self.topic.name,
                 error,
             )
@@ -369,7 +369,9 @@ class Consumer(Generic[PayloadT]):
         """
         if self._closed:
             self._hints.close()
-            raise ClientClosedError(f"this consumer of topic {self.topic.name} is closed", topic=self.topic.name)
+            raise ClientClosedError(
+                f"this consumer of topic {self.topic.name} is closed; create a new one", topic=self.topic.name
+            )
         while self._settled_slots:
             self._planner.expect(self._settled_slots.pop())
         if waits:
@@ -401,7 +403,7 @@ class Consumer(Generic[PayloadT]):
                 self._next_upkeep_s = monotonic_s() + upkeep_s / len(self.slots)
         except RmqError as error:
             self._next_upkeep_s = monotonic_s() + upkeep_s
-            log.warning("upkeep of slot %d of topic %s failed: %s", slot, self.topic.name, error)
+            log.warning("slot %d of topic %s could not be cleaned up: %s", slot, self.topic.name, error)
 
     @staticmethod
     def _claim(consumers: Sequence[Consumer], most: int) -> list[Selection]:
@@ -537,7 +539,7 @@ def poll_all(
     """
     distinct = list(dict.fromkeys(consumers))
     if not distinct:
-        raise InvalidValueError("consumers is empty; give at least one")
+        raise InvalidValueError("consumers is empty; it must have at least one consumer")
     return deliveries_of(Consumer._claimed(distinct, max_messages, timeout))  # pyright: ignore[reportPrivateUsage]
 
 

@@ -427,7 +427,7 @@ class Fetcher:
 
     def _take_stale(self, slot: int, stale: Sequence[Selection], result: FetchResult) -> None:
         result.lose(stale)
-        text = "topic %s, slot %d: %d outcomes were ignored, because their leases had been lost"
+        text = "topic %s, slot %d: %d outcomes were ignored, because the leases of their messages had been lost"
         log.warning(text, self._topic.name, slot, size_of(stale))
 
     def _take_owed(self, result: FetchResult) -> RmqError | None:

@@ -241,7 +241,7 @@ class LeaseKeeper(Background):
 def _report_lost(holder: LeaseHolder, lost: Iterable[Selection]) -> None:
     for claim, rows in lost:
         for delivery in claim.deliveries(claim.lose(rows)):
-            log.warning("the lease on %r was lost; another consumer may have it", delivery)
+            log.warning("the lease on %r was lost; another consumer may have the message", delivery)
             holder.on_lost(delivery)
 
 

@@ -269,7 +269,7 @@ class WakeupSubscriber:
         try:
             self._connections.command(publish, channel, subscription.probe, key=channel, patience_s=CONFIRM_S)
         except RmqError as error:
-            log.debug("the probe of wake-up hints on channel %r was not published: %s", channel, error)
+            log.debug("the probe of wake hints on channel %r was not published: %s", channel, error)
 
     def end(self) -> None:
         """Close permanently: a current read ends, and later ones return at once."""
@@ -410,7 +410,7 @@ class WakeupSubscriber:
         # for example no right to these channels: then consumers look by themselves
         for topic in [topic for topic, known in self._topics.items() if not channels.isdisjoint(known)]:
             if topic not in self._refused_until_s:
-                log.warning("topic %s receives no wake-up hints, so its consumers poll: %s", topic, error)
+                log.warning("topic %s receives no wake hints, so its consumers poll: %s", topic, error)
             self._refused_until_s[topic] = monotonic_s() + REFUSED_S
         if not subscription.asked and not subscription.confirmed:
             self._drop(node)

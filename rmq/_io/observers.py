@@ -194,7 +194,7 @@ class Observers:
 def _is_sent(trace: str) -> bool:
     """Return whether a trace context is sent; log one that cannot be."""
     if not isinstance(trace, str) or not is_context(trace):  # pyright: ignore[reportUnnecessaryIsInstance]
-        log.error("the trace context of an observer is not sent: it is %.200r, not ASCII up to 2,048 characters", trace)
+        log.error("the trace context %.200r is not sent; an observer must return up to 2,048 ASCII characters", trace)
         return False
     return bool(trace)
 
@@ -202,7 +202,7 @@ def _is_sent(trace: str) -> bool:
 def _refuse(awaitable: Awaitable[object]) -> None:
     if iscoroutine(awaitable):
         awaitable.close()
-    raise InvalidValueError("a hook of an observer is a coroutine function: only a client of rmq.aio can await it")
+    raise InvalidValueError("a hook of an observer is a coroutine function; only a client of rmq.aio can await it")
 
 
 @contextmanager

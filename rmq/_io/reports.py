@@ -112,7 +112,7 @@ class Sparing:
                 return
             self._kinds[kind] = now_s, 0
         if left_out:
-            text, args = f"{text} (the same %d times more in the %.0f s before)", (*args, left_out, now_s - logged_s)
+            text, args = f"{text} (similar warnings in the last %.0f s: %d)", (*args, now_s - logged_s, left_out)
         log.warning(text, *args, exc_info=exc_info, stacklevel=2)
 
 

@@ -77,8 +77,8 @@ class Adaptive:
         numbers = is_number(self.window_s) and is_number(self.longest_pause_s)
         if not numbers or not 0 < self.window_s <= self.longest_pause_s < float("inf"):
             raise InvalidValueError(
-                f"window_s is {brief(self.window_s)} and longest_pause_s {brief(self.longest_pause_s)}; window_s must "
-                "be more than 0, and longest_pause_s at least window_s"
+                f"window_s is {brief(self.window_s)} and longest_pause_s {brief(self.longest_pause_s)}; both must be "
+                "finite, window_s more than 0, and longest_pause_s at least window_s"
             )
 
 

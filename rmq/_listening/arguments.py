@@ -103,7 +103,7 @@ def _check_one_each(topic: Topic[Any], handler: Handler, names: list[str]) -> No
         raise InvalidValueError(
             f"parameters {', '.join(names)} of handler {name_of(handler)!r} would all get the same argument; on topic "
             f"{topic.name} "
-            f"{'remove all but one' if topic.payload is None else f'annotate others with {topic.payload.__name__}'}",
+            f"{'remove all but one' if topic.payload is None else f'annotate all but one as {topic.payload.__name__}'}",
             topic=topic.name,
         )
 

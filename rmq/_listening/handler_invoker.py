@@ -168,7 +168,7 @@ class HandlerInvoker:
         if error is not None and (delay_ms := retry_after_ms(error)) is not None:
             delay_s = delay_ms / 1000
             self._hold_back(delay_s)
-            text = "topic %s: a handler raised RetryAfterError; this process claims no messages of it for %g s: %s"
+            text = "topic %s: a handler raised RetryAfterError; this listener claims no messages for %g s: %s"
             log.warning(text, self._listener.topic.name, delay_s, describe(error)[1])
             return
         number = size_of(ready)
@@ -254,11 +254,11 @@ class HandlerInvoker:
             delivery.decode()
         except PayloadError as error:
             delivery.mark(failed(Verb.BURY, 0, error, delivery.topic.keep_attempts))
-            log.warning("topic %s: a message went to the dead letters: %s", delivery.topic.name, error)
+            log.warning("%r was buried: %s", delivery, error)
             return True
         except BaseException as error:
             delivery.mark(failed(Verb.NACK, None, error, delivery.topic.keep_attempts))
-            log.warning("topic %s: a payload could not be decoded: %s(%r)", delivery.topic.name, *describe(error))
+            log.warning("the payload of %r could not be decoded: %s(%r)", delivery, *describe(error))
             return True
         return False
 

@@ -93,7 +93,7 @@ class Heartbeat(Background):
         try:
             self._beat("")
         except RmqError as error:
-            log.debug("worker %s could not be removed from the registry: %s", self.worker, error)
+            log.debug("the report of worker %s could not be deleted: %s", self.worker, error)
 
     def request_stop(self) -> None:
         """Stop, and remove the worker; if Redis does not answer, the worker expires there. Does not wait."""

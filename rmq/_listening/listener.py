@@ -131,7 +131,7 @@ class Listener:
                 f"a listener takes a Topic, not {self.topic!r:.100}; write @client.listener(TOPIC) above a handler"
             )
         if not is_number(self.weight) or not 0 < self.weight < float("inf"):
-            raise InvalidValueError(f"weight is {brief(self.weight)}; it must be more than 0")
+            raise InvalidValueError(f"weight is {brief(self.weight)}; it must be finite and more than 0")
         check_flag("columns", self.columns)
         if self.adaptive is not None and not isinstance(self.adaptive, Adaptive):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(f"adaptive is {self.adaptive!r}; it must be an rmq.Adaptive, or None")

@@ -362,15 +362,13 @@ class ListenerRunner:
         slots = ", ".join(map(str, sorted({full[number] for number in shared} if free else set(full.values()))[:10]))
         text = f"topic {self.listener.topic.name}: a handler has been running for a long time in slot {slots}"
         if free:
-            return (
-                f"{text}; messages of that slot wait for it, the other slots of its thread have moved to other threads"
-            )
+            return f"{text}; messages of that slot wait, and the other slots of its thread have moved to other threads"
         return f"{text}, so that no thread is free and all slots of this worker wait; give the listener more threads"
 
     def _foreign_text(self, owners: Mapping[int, Owner]) -> str:
         foreign = [(slot, each.foreign.get(slot)) for each in self.planners for slot in list(each.foreign)]
         texts = [text for slot, text in foreign if text and slot in owners]
-        return f"{len(texts)} slots that this worker owns can't be claimed from: {min(texts)}" if texts else ""
+        return f"this worker cannot claim from {len(texts)} of its slots: {min(texts)}" if texts else ""
 
     def _say(self, name: str, text: str) -> None:
         """Report a problem to the coordinator; an empty text reports its end. Unchanged texts are not repeated."""

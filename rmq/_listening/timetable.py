@@ -70,7 +70,7 @@ class Timetable:
                 self._over = True
                 log.warning("schedules are off in this process, which may not read topic %s: %s", RECURRING.name, error)
             else:
-                self._troubles.warning(log, type(error), "cannot read the schedules, trying again: %s", error)
+                self._troubles.warning(log, type(error), "cannot read the schedules; trying again: %s", error)
 
     def _start(self) -> None:
         runtime, topic = self._connections.runtime, self._known.registered(RECURRING)

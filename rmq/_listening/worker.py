@@ -251,8 +251,8 @@ class Worker(Background):
             )
         for delivery in lost:
             log.error(
-                "topic %s: a handler has exceeded its timeout of %g s; its lease is no longer renewed, and %r will be "
-                "redelivered",
+                "topic %s: a handler has exceeded its timeout of %g s; the lease on %r is no longer renewed, so the "
+                "message will be redelivered",
                 self._topic.name,
                 self.setup.listener.timeout_s,
                 delivery,

@@ -94,7 +94,7 @@ class Coordinator:
         check(isinstance(hosts, str) and bool(hosts), f"hosts is {brief(hosts)}; it must be like host:2181,host:2181")  # pyright: ignore[reportUnnecessaryIsInstance]
         known = auth is None or isinstance(auth, DigestAuth | SaslAuth)  # pyright: ignore[reportUnnecessaryIsInstance]
         check(known, f"auth is a {type(auth).__name__}; it must be a DigestAuth or a SaslAuth")  # no value: a password
-        check(tls is None or isinstance(tls, Tls), f"tls is {type(tls).__name__}; it must be a Tls")  # pyright: ignore[reportUnnecessaryIsInstance]
+        check(tls is None or isinstance(tls, Tls), f"tls is a {type(tls).__name__}; it must be a Tls")  # pyright: ignore[reportUnnecessaryIsInstance]
         large = type(session_bytes) is int and session_bytes >= 1000
         check(large, f"session_bytes is {session_bytes!r}; it must be a whole number of 1000 or more")
         self.on_change: Callable[[], None] | None = on_change
@@ -287,7 +287,7 @@ class Coordinator:
             if refused := [reply for reply in (node, *made) if isinstance(reply, Refused)]:
                 raise RefusedError(refused[0].text(self._member.machine.budget.chroot), topic=name)
             raise CoordinationError(
-                f"the topic's definition was deleted from {self._client.name} during its registration", topic=name
+                f"the definition of topic {name} was deleted from {self._client.name} meanwhile; try again", topic=name
             )
         with self._rounds.lock:
             self._member.definitions[name] = node[0]

@@ -92,7 +92,9 @@ def slots_from_definition(data: bytes) -> int:
     Raises:
         UnreadableDocumentError: The definition was written for newer versions, or has no valid number of slots.
     """
-    slots = read_document(data, "a topic's definition of the owners").fields.get("slots")
+    slots = read_document(data, "the topic's definition for its owners").fields.get("slots")
     if type(slots) is not int or not 0 < slots <= 1_000_000:
-        raise UnreadableDocumentError(f"a topic's definition cannot be read: slots is {slots!r:.50}")
+        raise UnreadableDocumentError(
+            f"the topic's definition cannot be read: slots is {slots!r:.50}, not 1 to 1,000,000"
+        )
     return slots

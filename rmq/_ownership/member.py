@@ -260,7 +260,7 @@ class Member:
             self._readable = True
         except UnreadableDocumentError as error:
             self.problems.note(
-                "assignment", f"{error}. Slots stay with their owners until the leader writes a readable one"
+                "assignment", f"{error}. Slots stay with their owners until the leader writes a readable assignment"
             )
         return node[1].version
 
@@ -349,8 +349,8 @@ class Member:
             if slots * self.document.weight >= sum(weights) + self.document.weight:
                 text = (
                     f"the leader assigns worker {self.worker} none of the {slots} slots of topic {topic}; its log has"
-                    " the reason. It skips workers of another Redis, and workers whose nodes it must not read:"
-                    f" if logins differ, check the ACL of {self._chroot}{worker_path(self.worker)}"
+                    " the reason. It skips workers of another Redis, and workers whose nodes it has no permission to"
+                    f" read: if logins differ, check the ACL of {self._chroot}{worker_path(self.worker)}"
                 )
                 self.problems.note(f"neglected {topic}", text, FULL_S)
 

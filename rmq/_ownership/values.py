@@ -38,7 +38,7 @@ def is_worker_name(text: str) -> bool:
 def check_worker(worker_id: str, session_timeout_s: float, weight: int, drain_timeout_s: float | None) -> None:
     """Raise `InvalidValueError` for settings that no worker can have."""
     good = isinstance(worker_id, str) and is_worker_name(worker_id)  # pyright: ignore[reportUnnecessaryIsInstance]
-    check(good, f"worker_id {worker_id!r} must be 1 to 128 characters of A-Z a-z 0-9 . _ : -")
+    check(good, f"worker_id is {worker_id!r}; it must be 1 to 128 characters of A-Z a-z 0-9 . _ : -")
     known = type(weight) is int and 1 <= weight <= 1000
     check(known, f"weight is {weight!r}; it must be a whole number from 1 to 1000")
     timely = is_number(session_timeout_s) and 0 < session_timeout_s <= 86_400

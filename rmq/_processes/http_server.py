@@ -131,7 +131,7 @@ def serve_health(health: Callable[[], Health], host: str, port: int) -> HttpServ
         now, path = health(), environ.get("PATH_INFO")
         good = {"/livez": now.live, "/readyz": now.ready}.get(str(path))
         if good is None:
-            status, text = "404 Not Found", "there are /livez and /readyz"
+            status, text = "404 Not Found", "not found; the paths are /livez and /readyz"
         else:
             status = "200 OK" if good else "503 Service Unavailable"
             text = "ok" if good else "\n".join(now.reasons) or "a thread of a listener has ended"

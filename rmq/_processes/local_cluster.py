@@ -168,7 +168,7 @@ def _ports(first_port: int | None) -> dict[str, int]:
         if all(map(_free, [*ports.values(), *(ports[name] + BUS_OFFSET for name in redis)])):
             return ports
     raise LocalClusterError(
-        f"not all ports are free: {len(names)} from {first_port}, and {len(redis)} from {first_port} + {BUS_OFFSET}"
+        f"not all ports are free: {len(names)} from {first_port} on, and {len(redis)} from {first_port + BUS_OFFSET} on"
         if first_port is not None
         else "no free ports found; choose the first port yourself"
     )

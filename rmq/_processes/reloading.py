@@ -58,7 +58,7 @@ def _changes_of() -> Callable[[Path, threading.Event], Iterator[list[str]]]:
     try:
         import watchfiles
     except ModuleNotFoundError:
-        raise InvalidValueError("--reload needs the package watchfiles: pip install rmq[reload]") from None
+        raise InvalidValueError("--reload needs the package watchfiles: pip install 'rmq[reload]'") from None
 
     logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it logs every change
 

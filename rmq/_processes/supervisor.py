@@ -206,7 +206,7 @@ def _reports() -> Reports | None:
     try:
         return Reports()
     except OSError as error:
-        log.warning("the health of the processes will not be known: no temporary folder for their reports: %s", error)
+        log.warning("the health of the processes is unknown, since there is no folder for reports: %s", error)
         return None
 
 

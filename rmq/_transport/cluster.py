@@ -156,9 +156,7 @@ class ClusterRouter(Router):
         except ReplyError as error:
             wire.close()
             if "cluster support disabled" in str(error):
-                raise InvalidUrlError(
-                    f"Redis at {node.address} is not a cluster; write redis://{node.address}"
-                ) from None
+                raise InvalidUrlError(f"Redis at {node.address} is not a cluster; use redis://{node.address}") from None
             if not_executed(str(error)):  # for example it is loading its data: ask another node
                 raise WireBrokenError(str(error)) from None
             raise RedisUnavailableError(f"Redis at {node.address} refused CLUSTER SLOTS: {error}") from error

@@ -232,7 +232,7 @@ def test_a_process_that_dies_makes_its_group_unready(cli: Cli, folder: Path, top
 def test_other_requests_are_refused(cli: Cli, folder: Path) -> None:
     with started(cli, folder) as worker:
         wait_until(lambda: worker.status("/readyz") == 200)
-        assert get(worker.port, "/") == Answer(404, "there are /livez and /readyz\n")
+        assert get(worker.port, "/") == Answer(404, "not found; the paths are /livez and /readyz\n")
         refused = get(worker.port, "/readyz", host="evil.example")
         assert refused is not None
         assert refused.status == 421

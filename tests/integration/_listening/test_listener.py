@@ -355,7 +355,7 @@ def test_a_lost_lease_is_told_and_the_late_ack_changes_nothing(
         wait_until(lambda: begun)
         take_lease_away(redis_client, begun[0])
         wait_until(lambda: raised)
-        wait_until(lambda: "outcomes were ignored, because their leases" in caplog.text)
+        wait_until(lambda: "outcomes were ignored, because the leases" in caplog.text)
         assert left_in(stats_of(client, topic))[1] == 1
         wait_until(lambda: len(begun) == 2 and empty(client, topic)())  # once that lease ends
     assert [(delivery.text, delivery.attempt) for delivery in told] == [("a", 1)]
@@ -539,13 +539,13 @@ def test_a_topic_without_the_right_to_its_channels_takes_no_hints_from_the_other
             for topic in (unheard, heard):
                 half.listener(topic)(lambda delivery: seen.append(delivery.text))
             with listening(half):
-                wait_until(lambda: f"topic {unheard.name} receives no wake-up hints" in caplog.text)
+                wait_until(lambda: f"topic {unheard.name} receives no wake hints" in caplog.text)
                 client.producer(unheard).send(PriorityMessage("looked for", 100))
                 wait_until(lambda: seen == ["looked for"])
                 monkeypatch.setattr("rmq._listening.watcher.look", lambda *args: None)
                 client.producer(heard).send(PriorityMessage("heard of", 100))
                 wait_until(lambda: seen == ["looked for", "heard of"])
-        assert caplog.text.count("receives no wake-up hints") == 1
+        assert caplog.text.count("receives no wake hints") == 1
     finally:
         redis_client.execute_command("ACL", "DELUSER", "half")
 
@@ -561,7 +561,7 @@ def test_without_the_right_to_the_wake_channels_it_works_by_looking(
         with RmqClient(f"redis://deaf:pw@127.0.0.1:{redis_server.port}") as deaf, caplog.at_level(logging.WARNING):
             deaf.listener(topic)(lambda delivery: seen.append(delivery.text))
             with listening(deaf):
-                wait_until(lambda: "receives no wake-up hints" in caplog.text)
+                wait_until(lambda: "receives no wake hints" in caplog.text)
                 client.producer(topic).send(PriorityMessage("a", 100))
                 wait_until(lambda: seen == ["a"])
             with deaf.consumer(topic) as consumer:
@@ -569,6 +569,6 @@ def test_without_the_right_to_the_wake_channels_it_works_by_looking(
                 client.producer(topic).send(PriorityMessage("b", 100))
                 [delivery] = consumer.poll(timeout=50)
                 assert delivery.ack()
-        assert caplog.text.count("receives no wake-up hints") == 2  # not over and over
+        assert caplog.text.count("receives no wake hints") == 2  # not over and over
     finally:
         redis_client.execute_command("ACL", "DELUSER", "deaf")

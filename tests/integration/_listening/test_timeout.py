@@ -70,7 +70,7 @@ def test_a_thread_that_hangs_loses_its_message_and_what_comes_of_it_counts_no_mo
         stats = client.inspect(topic).stats()
         assert (stats.total("acked"), stats.total("expired"), stats.in_flight) == (1, 1, 0)
     assert calls == ["hangs", "again"]
-    assert "its lease is no longer renewed" in caplog.text
+    assert "is no longer renewed, so the message will be redelivered" in caplog.text
     assert "so its result is ignored" in caplog.text
 
 

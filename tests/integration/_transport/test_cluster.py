@@ -249,7 +249,7 @@ def test_a_named_call_that_failed_on_one_node_is_repeated_exactly(client: RmqCli
 
 
 def test_a_server_that_is_no_cluster() -> None:
-    with RedisServer() as server, pytest.raises(InvalidUrlError, match="is not a cluster; write redis://"):
+    with RedisServer() as server, pytest.raises(InvalidUrlError, match="is not a cluster; use redis://"):
         with RmqClient(f"redis+cluster://127.0.0.1:{server.port}") as client:
             client.topics()
 
