@@ -69,8 +69,8 @@ class RmqClient:
         zookeeper: `host:port,host:port`, or a `Coordinator` with options, which can be started once. Listeners then
             own slots: each slot belongs to one thread of one worker in the whole cluster. Without `zookeeper` and
             `owners` all processes share all slots.
-        owners: `"redis"`, or a `RedisOwners` with options: listeners own slots, as with `zookeeper`, and the Redis of
-            the messages keeps who owns which. docs/operate/ownership.md says which of the two protects against what.
+        owners: `"redis"`, or a `RedisOwners` with options: listeners own slots, as with `zookeeper`, but the owners are
+            kept in the Redis of the messages. docs/operate/ownership.md compares the two.
         durability: When a send is accepted: `memory`, once the master has it; `replicated`, once `replicas` replicas
             have it, too; `fsync`, once it is on disk (Redis 7.2 with AOF). If the level is not confirmed within half of
             `timeout_s`, the call raises `DurabilityError`. The same holds for management calls such as cancel, pause
@@ -156,7 +156,9 @@ class RmqClient:
         """Return a producer. The first use of a topic registers it.
 
         Raises:
-            TopicMismatchError: The topic is registered with another type or number of slots.
+            TopicMismatchError: The topic is registered with another type, number of slots or `merge`.
+            TopicDeletedError: The topic is being deleted at the moment.
+            UnreadableTopicError: The registered definition is damaged or needs a newer version of RMQ.
         """
         return Producer(self._connections, self._known.registered(topic), self.observers)
 
@@ -184,9 +186,10 @@ class RmqClient:
                 leases expire, and count as deliveries whose lease has expired.
 
         Raises:
-            TopicMismatchError: The topic is registered with another type or number of slots.
-            InvalidValueError: The topic has no such slot, or a name is invalid.
-            CoordinationError: This client has `owners` or `zookeeper`, where only listeners own slots.
+            RmqError: As for `producer`.
+            InvalidValueError: The topic has no such slot, a name or `start` is invalid, `group` is missing for a stream
+                topic, or an option is used that only stream topics have.
+            CoordinationError: This client has `owners` or `zookeeper`, so that only listeners can own slots.
         """
         if self._owners is not None:
             raise CoordinationError(
@@ -231,7 +234,8 @@ class RmqClient:
         Raises:
             InvalidValueError: `batch`, `threads` or `weight` is out of range; the handler is an async or a generator
                 function, which a thread cannot run, or has parameters that cannot be filled; or the client already has
-                a listener of these messages. A handler that returns a coroutine or generator has its message nacked.
+                a listener of these messages, and not both are `shared`. A handler that returns a coroutine or generator
+                has its message nacked.
 
         Guarantee: leases are renewed while a handler runs. A handler is not called for a message whose lease expired
         before it could start.
@@ -250,7 +254,8 @@ class RmqClient:
 
         Raises:
             RmqError: The listeners of this client are already running.
-            InvalidValueError: A handler is an async or a generator function, which a thread cannot run.
+            InvalidValueError: A handler is an async or a generator function, which a thread cannot run, or the client
+                already has a listener of its messages, and not both are `shared`.
         """
         self._listeners.add(*listeners)
 
@@ -263,7 +268,8 @@ class RmqClient:
             threads: Number of threads of each listener, 1 to 1,000, overriding the listener's own setting; `None` keeps
                 it.
             handlers: Maximum number of handlers that run in parallel over all listeners, 1 to 10,000, shared by weight.
-                One handler of each listener can always start if there are enough. `None` limits only the threads.
+                One handler of each listener can always start if `handlers` is not less than the number of listeners.
+                `None` for no limit besides `threads`.
             drain_s: With owners: seconds that a slot which moves to another worker waits for its running handler.
                 `drain_timeout_s` of a `Coordinator` or `RedisOwners` takes precedence.
             idle: `normal` polls each second in addition to wakeups. `economy` sends fewer than ten commands a minute
@@ -271,8 +277,8 @@ class RmqClient:
 
         Raises:
             InvalidValueError: `threads` or `handlers` is out of range, or `idle` is unknown.
-            RmqError: The client was started before, was closed, was made before a fork, or has no listener; or a topic
-                differs from its registration.
+            RmqError: The listeners are already running, the client is closed, was created before a fork or has no
+                listener, or the type, slots or `merge` of a topic differ from the registered ones.
             CoordinationError: ZooKeeper, or with `owners` Redis, does not answer or refuses.
         """
         self._put_scheduled(self._listeners.added)
@@ -361,8 +367,9 @@ class RmqClient:
         """Return a read-only view of a topic. Unlike a producer or a consumer, it does not register the topic.
 
         Raises:
-            UnknownTopicError: No topic of this name is registered.
-            InvalidValueError: It is a stream topic: see `stream`.
+            UnknownTopicError: The topic is given by name and is not registered, or it was deleted.
+            TopicMismatchError: The topic is registered with another type, number of slots or `merge`.
+            InvalidValueError: The topic is a stream topic: see `stream`.
         """
         return Inspection(self._connections, self._known.merging(topic, "client.stream(topic)"))
 
@@ -370,17 +377,20 @@ class RmqClient:
         """Return a view of a stream topic, to read, follow and manage it.
 
         Raises:
-            InvalidValueError: The topic is of another type.
-            UnknownTopicError: No topic of this name is registered.
+            InvalidValueError: The topic is not a stream topic.
+            UnknownTopicError: The topic is given by name and is not registered, or it was deleted.
+            TopicMismatchError: The topic is registered with another type, number of slots or `merge`.
         """
         return StreamTopic(self._connections, self._known.viewed(topic))
 
     def dead(self, topic: Topic | str, actor: str | None = None) -> DeadLetters:
-        """Return a topic's dead letters. `actor` is recorded in the audit of redrives and purges; default `user@host`.
+        """Return a topic's dead letters. `actor` is recorded in the audit; the default is `user@host`.
 
         Raises:
-            UnknownTopicError: No topic of this name is registered.
-            InvalidValueError: It is a stream topic, where each group has its own dead letters: see `stream`.
+            UnknownTopicError: The topic is given by name and is not registered, or it was deleted.
+            TopicMismatchError: The topic is registered with another type, number of slots or `merge`.
+            InvalidValueError: The topic is a stream topic, where each group has its own dead letters (see `stream`), or
+                `actor` is empty or too long.
         """
         return DeadLetters(self._connections, self._known.merging(topic, "client.stream(topic).dead(group)"), actor)
 
@@ -388,13 +398,14 @@ class RmqClient:
         """Return the management calls of a topic. `actor` is recorded in their audit; the default is `user@host`.
 
         Raises:
-            UnknownTopicError: No topic of this name is registered.
-            InvalidValueError: It is a stream topic (see `stream`), or `actor` is empty or too long.
+            UnknownTopicError: The topic is given by name and is not registered, or it was deleted.
+            TopicMismatchError: The topic is registered with another type, number of slots or `merge`.
+            InvalidValueError: The topic is a stream topic (see `stream`), or `actor` is empty or too long.
         """
         return Control(self._connections, self._known.merging(topic, "client.stream(topic)"), actor)
 
     def workers(self) -> list[WorkerInfo]:
-        """Return the processes with running listeners, by name, as they last reported; at most 1,000."""
+        """Return the processes with running listeners, sorted by name, as they last reported; at most 1,000."""
         return read_workers(self._connections)
 
     def topics(self) -> list[Topic]:
@@ -406,14 +417,19 @@ class RmqClient:
         return self._known.definitions()
 
     def topic(self, name: str) -> Topic:
-        """Return the registered definition of a topic. Raises `UnknownTopicError` if there is none.
+        """Return the registered definition of a topic.
 
-        Raises `UnreadableTopicError` if the stored definition is damaged or needs a newer version of RMQ.
+        Raises:
+            UnknownTopicError: No topic of this name is registered.
+            UnreadableTopicError: The registered definition is damaged or needs a newer version of RMQ.
         """
         return self._known.named(name)
 
     def change_topic(self, topic: Topic) -> Topic:
-        """Change the registered settings of a topic. Running processes keep the old settings until they restart.
+        """Change the registered settings of a topic.
+
+        `max_rate` and `max_burst` take effect within seconds. Running processes keep the other old settings until they
+        restart.
 
         Args:
             topic: The result of `Topic.changed`, of which only the changed settings are stored; or another definition,
@@ -423,20 +439,29 @@ class RmqClient:
             The definition that is now registered.
 
         Raises:
-            UnknownTopicError: The topic is not registered; otherwise as `topic`.
-            TopicMismatchError: The type or number of slots differs.
-            DurabilityError: It was changed, but `durability` was not confirmed. Repeating the change is safe.
+            UnknownTopicError: No topic of this name is registered.
+            UnreadableTopicError: The registered definition is damaged or needs a newer version of RMQ.
+            TopicMismatchError: The topic is registered with another type, number of slots or `merge`.
+            DurabilityError: The topic was changed, but `durability` was not confirmed. Repeating the change is safe.
 
-        Guarantee: if two clients change different settings at once, both changes are kept; of the same setting the last
-            one is kept.
+        Guarantee: if two clients change different settings at once, both changes are kept; if they change the same
+            setting, the last change is kept.
         """
         return self._known.change(topic)
 
     def update_topic(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
-        """Change a registered definition with a function of its present value; otherwise as `change_topic`.
+        """Change a registered definition with a function; otherwise as `change_topic`.
 
-        `change` gets the registered definition and returns the new one. It is called again if another client changed
-        the definition meanwhile, so it must have no side effects.
+        Args:
+            name: Name of the topic.
+            change: Called with the registered definition; returns the new one. It is called again if another client has
+                changed the definition meanwhile, so it must have no side effects.
+
+        Returns:
+            The definition that is now registered.
+
+        Raises:
+            RmqError: As for `change_topic`, or other clients changed the definition during each of 100 attempts.
         """
         return self._known.update(name, change)
 
@@ -451,18 +476,18 @@ class RmqClient:
         Args:
             name: Name of the topic.
             force: Delete it even if it holds messages or is used; otherwise that raises `TopicInUseError`. Producers,
-                consumers without a listener and Spark writes are not seen, workers for up to 11 s after their end.
+                consumers without a listener and Spark writes are not detected; a worker is, up to 11 s after its end.
             forget: Also free the name for a topic of another type or number of slots. Do so only once all programs
-                that use the topic have ended: nothing would refuse what they send, and they register it again.
+                that use the topic have ended: otherwise their sends are accepted, and register the topic again.
             actor: Name for the audit log; `user@host` by default.
 
         Raises:
             UnknownTopicError: No topic of this name is registered or deleted.
             TopicInUseError: See `force`; nothing was deleted.
-            DurabilityError: It was deleted, but `durability` was not confirmed. Repeating the call is safe.
+            DurabilityError: The topic was deleted, but `durability` was not confirmed. Repeating the call is safe.
 
         Guarantee: atomic for each slot. After an interruption the topic may be deleted in part; it can neither be used
-            nor registered until this call is repeated. That is safe, and counts all messages.
+            nor registered until this call is repeated. Repeating it is safe, and its result counts all messages.
         """
         deletion = TopicDeletion(self._connections, self._known, name, actor)
         return deletion.run(sending_to(self.schedules, name), force=force, forget=forget)

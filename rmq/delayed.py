@@ -79,7 +79,8 @@ class DelayedQueue(Generic[ValueT]):
         merge: Equal values are one element, and the last offer sets its due time. Without it, each offer is an element.
         slots: Number of slots of the queue, a power of two. With 1, values come in the order of their due times; with
             more, the order holds within each slot.
-        lease: Time after which a taken value that is not finished is redelivered; whole seconds.
+        lease: Time after which a taken value that is not finished is redelivered: a `timedelta` or a text such as
+            "90s", whole seconds, 1 s to 24 h.
         payload: Class of the values: a dataclass, a msgspec struct or a pydantic model. By default they are `str` or
             `bytes`, and are returned as `bytes`. Each program sets its own; Redis does not store it.
         codec: Encodes the values; `JsonCodec()` by default. With `merge` it must encode equal values as equal bytes,
@@ -176,7 +177,8 @@ class DelayedQueue(Generic[ValueT]):
 
         Raises:
             InvalidBatchError: A value or a delay is invalid. The error names it and says how many were stored;
-                `not_stored` has the pairs read so far that were not. A list or tuple is checked first, and not sent.
+                `not_stored` has the pairs read so far that were not stored. A list or tuple is checked as a whole
+                before anything is sent.
             SendError: Values were refused, or their reply was lost (`unknown`). The error says how many were stored;
                 `not_stored` and `unknown` are pairs. Offering unknown values again may duplicate them without `merge`.
 
@@ -230,7 +232,7 @@ class DelayedQueue(Generic[ValueT]):
         return value
 
     def poll(self, timeout: float | timedelta = 0.0) -> ValueT | None:
-        """Like `take`, but return `None` if nothing became due in time; 0 does not wait."""
+        """Take a value as `take` does; return `None` if none becomes due within `timeout`; 0 does not wait."""
         return self._take(timeout)
 
     def take_many(self, max_values: int = 100, timeout: float | timedelta | None = None) -> list[ValueT]:
@@ -268,6 +270,8 @@ class DelayedQueue(Generic[ValueT]):
         Raises:
             TimeoutError: Nothing became due in time.
             LeaseLostError: The block took longer than the lease: another consumer may have the value, too.
+            RedisUnavailableError: As for `take`.
+            ClientClosedError: As for `take`.
 
         Guarantee: at least once: if the process dies inside the block, the value is redelivered.
         """
@@ -280,19 +284,19 @@ class DelayedQueue(Generic[ValueT]):
         self.finish(delivery)
 
     def claim(self, timeout: float | timedelta | None = None) -> Delivery:
-        """Wait for a value and claim it; end with `finish` or `put_back`. Raises the same errors as `take`."""
+        """Wait for a value and claim it; end with `finish` or `put_back`. Arguments and errors are those of `take`."""
         delivery = self.claim_soon(timeout)
         if delivery is None:
             raise TimeoutError(f"nothing became due in {self.topic.name} within {timeout}")
         return delivery
 
     def claim_soon(self, timeout: float | timedelta | None) -> Delivery | None:
-        """Like `claim`, but return `None` if nothing became due in time."""
+        """Claim a value as `claim` does; return `None` if none becomes due within `timeout`."""
         deliveries = self._claim(timeout, 1)
         return deliveries[0] if deliveries else None
 
     def claim_many(self, max_values: int, timeout: float | timedelta | None) -> list[Delivery]:
-        """Wait for values and claim them; raises as `take_many`."""
+        """Wait for the first value, and claim up to `max_values`. Arguments and errors are those of `take_many`."""
         return self._claim(timeout, checked_poll(max_values, "max_values"))
 
     def _claim(self, timeout: float | timedelta | None, most: int) -> list[Delivery]:
@@ -332,16 +336,28 @@ class DelayedQueue(Generic[ValueT]):
         return True
 
     def finish(self, delivery: Delivery) -> None:
-        """Remove a claimed value from the queue; raise `LeaseLostError` if another consumer may have it, too.
+        """Remove a claimed value from the queue.
 
-        This and the following methods raise `InvalidValueError` for anything that `claim` of this queue did not return.
+        Raises:
+            LeaseLostError: The lease has expired: another consumer may have the value, too.
+            InvalidValueError: `delivery` was not claimed from this queue.
         """
         self._check_claimed(delivery)
         if not delivery.ack():
             delivery.raise_if_lost()
 
     def put_back(self, delivery: Delivery, error: BaseException) -> None:
-        """Put a claimed value back, and record the error."""
+        """Put a claimed value back into the queue as failed: it is due again after the retry delay of the topic.
+
+        If the value cannot be put back, that is logged, and it is redelivered when its lease expires.
+
+        Args:
+            delivery: A result of `claim`.
+            error: The reason, which is stored with the value.
+
+        Raises:
+            InvalidValueError: `delivery` was not claimed from this queue, or `error` is no exception or text.
+        """
         self._check_claimed(delivery)
         if not isinstance(error, BaseException | str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(f"error is {brief(error, 100)}; it must be an exception or a str with the reason")
@@ -355,23 +371,27 @@ class DelayedQueue(Generic[ValueT]):
             )
 
     def keep(self, delivery: Delivery) -> None:
-        """Remove a claimed value from the queue a moment later, together with others. Does not wait."""
+        """Remove a claimed value from the queue a moment later, together with others. Does not wait.
+
+        Raises:
+            InvalidValueError: `delivery` was not claimed from this queue.
+        """
         self._check_claimed(delivery)
         self._ahead.done([delivery])
 
     def keep_many(self, deliveries: Sequence[Delivery]) -> None:
-        """Remove several claimed values from the queue a moment later, as `keep` does."""
+        """Remove several claimed values from the queue a moment later, as `keep` does, with the same errors."""
         self._check_claimed(*_several(deliveries))
         if deliveries:
             self._ahead.done(deliveries)
 
     def values_of(self, deliveries: Sequence[Delivery]) -> list[ValueT]:
-        """Return the values of claimed deliveries."""
+        """Return the values of deliveries claimed from this queue. Raises `InvalidValueError` for any other."""
         self._check_claimed(*_several(deliveries))
         return self._values.claimed(deliveries)
 
     def value_of(self, delivery: Delivery) -> ValueT:
-        """Return the value of a claimed delivery."""
+        """Return the value of a delivery claimed from this queue. Raises `InvalidValueError` for any other."""
         self._check_claimed(delivery)
         return self._values.claimed([delivery])[0]
 

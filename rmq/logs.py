@@ -38,7 +38,7 @@ class LogContext(Observer):
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
-        """Record the deliveries handled by this thread or task."""
+        """Add these deliveries to the log records of this thread or task while the handler runs."""
         token = _handled.set(deliveries)
         try:
             yield
@@ -47,7 +47,9 @@ class LogContext(Observer):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, ASCII: time, level, logger, message; for a delivery also topic, slot, content, attempt.
+    """Formats each log record as one line of JSON in ASCII, with time, level, logger and message.
+
+    A record about a delivery also has its topic, slot, content and attempt.
 
     Examples:
         >>> import logging

@@ -18,7 +18,9 @@ LADDER_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800,
 
 
 class RetryPolicy(Protocol):
-    """Determines the delay before a retry; part of a topic's definition, so every process agrees on it.
+    """Determines the delay before a retry; part of a topic's definition, so that every process agrees on it.
+
+    A topic takes an `ImmediateRetry`, `ExponentialRetry` or `LadderRetry`, and no other class.
 
     Examples:
         >>> policy: RetryPolicy = LadderRetry()
@@ -27,9 +29,11 @@ class RetryPolicy(Protocol):
     """
 
     def delay_ms(self, attempt: int, jitter: float) -> int:
-        """Return the wait in ms after failed delivery number `attempt` (from 1), 0 for at once.
+        """Return the delay before the retry, in ms; 0 for an immediate retry.
 
-        The caller draws `jitter`, a random number in [0, 1), so that the method stays pure.
+        Args:
+            attempt: Number of the delivery that failed, from 1.
+            jitter: A random number in [0, 1), which the caller draws so that the method is pure.
         """
         ...
 
@@ -40,7 +44,9 @@ class RetryPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ImmediateRetry:
-    """No delay: back into the backlog at once, behind all priorities and before all future due times.
+    """A policy without delay: a failed message returns to the backlog at once.
+
+    There it is delivered after all messages with a priority, and before all messages with a due time.
 
     Examples:
         >>> Topic("jobs", TopicType.PRIORITY, retry=ImmediateRetry()).retry.delay_ms(attempt=1, jitter=0.5)
@@ -57,14 +63,14 @@ class ImmediateRetry:
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class ExponentialRetry:
-    """Doubling waits with jitter: attempt n waits between half and all of `base` x 2^(n-1), at most `cap`.
+    """Delays that double, with jitter: after failure n, between half and all of `base` x 2^(n-1), at most `cap`.
 
     Args:
-        base: Wait after the first failure: a `timedelta` or a text such as "1s", the default.
-        cap: Longest wait, by default "10m".
+        base: Longest delay after the first failure: a `timedelta` or a text such as "1s", the default.
+        cap: Longest delay after any failure, by default "10m".
 
     Raises:
-        InvalidValueError: `base` is 0 or above `cap`.
+        InvalidValueError: `base` or `cap` is not a duration, `base` is 0, or `base` is above `cap`.
 
     Source: "equal jitter" in M. Brooker, Exponential Backoff And Jitter (AWS Architecture Blog, 2015).
 
@@ -96,11 +102,11 @@ class ExponentialRetry:
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class LadderRetry:
-    """Fixed steps, by default the 16 of RocketMQ, from 10 s to 2 h; the last one repeats.
+    """Fixed delays, by default the 16 of RocketMQ, from 10 s to 2 h; the last one repeats.
 
     Args:
-        steps: Wait after the first, second, ... failure: each a `timedelta` or a text such as "30s", whole seconds, 0
-            or more; at least one.
+        steps: Delays after the first, second, ... failure, at least one: each a `timedelta` or a text such as "30s", in
+            whole seconds, 0 or more.
 
     Raises:
         InvalidValueError: There is no step, or a step is not a duration in whole seconds.

@@ -142,13 +142,13 @@ class TopicType(Enum):
     """
 
     RANGE_MERGE = "RANGE_MERGE"
-    """Due `time_range` after the first send; duplicates until then fold into one delivery."""
+    """A message is due `time_range` after its first send; sends of the same content until then merge into it."""
     PRIORITY = "PRIORITY"
-    """Larger priorities first; a duplicate takes the last priority sent."""
+    """Larger priorities are delivered first; a send of the same content sets the priority of the message."""
     FIXED_TIME = "FIXED_TIME"
-    """Due at a given time; a duplicate takes the last time sent."""
+    """A message is due at the time that its send gives; a send of the same content sets a new time."""
     STREAM = "STREAM"
-    """A log on Redis Streams: in the order of sending, without merging, for each of several groups."""
+    """A log on Redis Streams: each group gets all entries in the order of sending; equal contents do not merge."""
 
     @property
     def timed(self) -> bool:

@@ -29,13 +29,14 @@ class Retention:
     """Rules by which entries of a stream topic are trimmed. Part of the topic's definition.
 
     Args:
-        max_length: Maximum number of entries to keep in the topic, each slot an equal share, rounded up; `None` for no
-            bound.
+        max_length: Maximum number of entries to keep in the topic, from 0; each slot keeps an equal share, rounded up.
+            `None` for no bound.
         max_age: Time for which to keep entries: a `timedelta` or a text such as "7d"; `None` for no bound.
         shrink: At each clean-up, drop the entries that were there at the previous one, and keep newer ones.
         every: Time between two clean-ups of a slot: a `timedelta` or a text such as "1m", 1 s to 24 h. Listeners and
             polls run the clean-ups.
-        approximate: Drop whole nodes of Redis' stream only (`~`): cheaper, but keeps some more entries (usually < 100).
+        approximate: Drop only whole nodes of Redis' stream (`~`). This is cheaper, but keeps some more entries, usually
+            fewer than 100.
         unacked: Drop entries that a group has not acked, too. Otherwise they are kept, whatever the bounds.
 
     Raises:
@@ -144,13 +145,16 @@ def is_name(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Topic(Generic[PayloadT]):
-    """A topic's definition. It is registered at first use; a later one must have the same type and slots.
+    """A topic's definition, which is registered at first use. Later ones must have the same type, slots and `merge`.
+
+    The other settings of a later definition are ignored, except `payload` and `codec`, with a warning in the log: the
+    registered ones apply. `RmqClient.change_topic` changes them.
 
     Args:
         name: 1 to 128 characters of `A-Z a-z 0-9 . _ -`.
         type: How messages are ordered and merged.
-        slots: A power of two, 1 to 16,384: the maximum number of workers that can share the topic with owners.
-        max_retries: Deliveries after the first before a message is dead, 0 to 999.
+        slots: Number of slots, a power of two from 1 to 16,384. With owners, at most this many workers share the topic.
+        max_retries: Number of redeliveries before a message is dead, 0 to 999.
         lease: Time after which an unsettled message may be redelivered: a `timedelta` or a text such as "90s", whole
             seconds, 1 s to 24 h.
         retry: Policy for the delay before a failed message is retried.
@@ -159,25 +163,27 @@ class Topic(Generic[PayloadT]):
         max_backlog: Maximum number of messages in the topic's backlog, `None` for no limit; each slot has an equal
             share, rounded up.
         max_dead: Maximum number of dead messages kept in the topic; the oldest are removed first. Each slot has an
-            equal share.
+            equal share, rounded up.
         max_dead_age: Time for which dead messages are kept: a `timedelta` or a text such as "30d".
         retention: STREAM only: when entries are trimmed; by default, acked ones beyond a million in the topic.
         when_full: Behaviour of a send at `max_backlog`; not for STREAM.
-        full_timeout: `WhenFull.BLOCK`: time that a send waits without progress: a `timedelta` or a text such as "10s",
-            1 ms to 24 h.
+        full_timeout: With `WhenFull.BLOCK`, time that a send waits without progress: a `timedelta` or a text such as
+            "10s", 1 ms to 24 h.
         ttl: Messages older than this become dead instead of being delivered: a `timedelta` or a text such as "1h",
-            from 1 ms; not for STREAM. Time topics count from the due time, PRIORITY from the last send. `None`: no
-            limit.
-        max_rate: Maximum number of deliveries per second in the whole cluster, above 0 to 1,000,000; `None` for no
-            limit.
-        max_burst: Maximum number of deliveries at once after a pause, 1 to 1,000,000; by default those of one second.
+            from 1 ms; not for STREAM. The age counts from the due time, on PRIORITY topics from the last send. `None`
+            for no limit.
+        max_rate: Maximum number of deliveries per second in the whole cluster, more than 0 and up to 1,000,000; `None`
+            for no limit.
+        max_burst: Maximum number of deliveries at once after a pause, 1 to 1,000,000; by default `max_rate`, rounded
+            up. Requires `max_rate`.
         keep_attempts: Number of failed attempts that are kept with a message until it is acked or sent again, 1 to 20:
             time, error, worker, and the traceback of the last one, at most about 15 kB a message. `None`: only the last
             error is kept.
-        ties: PRIORITY only: which of equal priorities is first, a `Ties` or its value; the oldest by default. A
-            registered topic keeps its own.
-        max_priority: PRIORITY with the oldest first: largest priority, 1 to 8,388,607; 1,048,575 by default. The unit
-            of the ages depends on it: 100 ms by default, 10 ms up to 131,071, 1 ms up to 8,191, above the default 1 s.
+        ties: PRIORITY only: order of delivery among messages of equal priority, a `Ties` or its value; by default the
+            oldest is first. It cannot be changed once the topic is registered.
+        max_priority: PRIORITY with `Ties.OLDEST`: largest priority, 1 to 8,388,607; 1,048,575 by default. It also sets
+            the precision of the ages that decide ties: 1 ms up to 8,191, 10 ms up to 131,071, 100 ms up to the default,
+            otherwise 1 s. It cannot be changed once the topic is registered.
         merge: Rules for the bodies and due times of merged messages; not for STREAM. `None`: the newest body is kept.
             Part of the topic's identity, except for windows and bounds.
         payload: Class of the payloads in bodies: a dataclass, a msgspec struct or a pydantic model. Each program
@@ -357,7 +363,7 @@ class Topic(Generic[PayloadT]):
 
     @property
     def priorities(self) -> tuple[int, int]:
-        """The lowest and the highest priority of a message."""
+        """The smallest and the largest priority that a message of a PRIORITY topic can have."""
         return (self.max_retries + 1, MAX_SCORE) if self.max_priority is None else (1, self.max_priority)
 
     @property
@@ -402,7 +408,11 @@ class Topic(Generic[PayloadT]):
             raise (trouble := payloads.message_trouble(typed, self.name, payload, error)) from trouble.__cause__
 
     def encode(self, payload: PayloadT) -> bytes:
-        """Return the body of a message with this payload; raises as `message`."""
+        """Return the body of a message with this payload.
+
+        Raises:
+            InvalidMessageError: The topic has no payload class, or the payload is of another one or cannot be encoded.
+        """
         return payloads.encode_payload(self.typed, self.name, payload)
 
     def decode(self, body: bytes | None) -> PayloadT:
@@ -415,7 +425,15 @@ class Topic(Generic[PayloadT]):
         return payloads.decode_payload(self.typed, self.name, body)
 
     def changed(self, **settings: Any) -> Topic[PayloadT]:
-        """Return this definition with some settings changed. Name, type, slots, ties and max_priority cannot change."""
+        """Return this definition with some settings changed, for example for `RmqClient.change_topic`.
+
+        Args:
+            settings: The new values. `name`, `type`, `slots`, `ties`, `max_priority`, `payload` and `codec` cannot be
+                changed; of `merge`, only windows and bounds.
+
+        Raises:
+            InvalidTopicError: A setting is unknown or cannot be changed, or a value breaks its rule.
+        """
         known = [each.name for each in fields(self) if each.init]
         for name in settings:
             if name in UNCHANGEABLE:
@@ -464,7 +482,7 @@ class Topic(Generic[PayloadT]):
         """Rebuild a registered definition from its document.
 
         Raises:
-            UnreadableTopicError: It lacks a setting, or has a value that this version does not know.
+            UnreadableTopicError: The document lacks a setting, or has a value that this version does not know.
         """
         value = document.fields
         try:

@@ -37,7 +37,7 @@ _JSON = JsonCodec()
 
 
 class MessageOptions(TypedDict, total=False):
-    """Fields of a message besides its content and payload, by the type of its topic.
+    """Options of `Topic.message`: fields of a message besides content and payload, which depend on the type of topic.
 
     Examples:
         >>> from dataclasses import make_dataclass

@@ -29,7 +29,7 @@ class RunningHandler:
     Attributes:
         slot: Slot of its message, or of the first of several.
         content: Content of its message, escaped for terminals, at most 100 characters; empty for columns.
-        messages: Number of messages that the call has.
+        messages: Number of messages that were passed to the call.
         running_ms: Running time of the call, ms.
         hung: Whether the call has exceeded the listener's `timeout` and was abandoned.
 
@@ -47,10 +47,11 @@ class RunningHandler:
 
 @dataclass(frozen=True, slots=True)
 class HandlerTimes:
-    """Durations of a handler's calls, counted in classes, four per doubling. Those of several workers can be added.
+    """Histogram of the durations of a handler's calls. Histograms of several workers can be added with `+`.
 
     Attributes:
-        counts: Class -> number of calls, the shortest first; classes without a call are left out.
+        counts: Number of a class -> number of calls, shortest durations first; classes without a call are left out.
+            Class n has durations from 2^(n/4) to 2^((n+1)/4) µs; n is 0 to 159.
 
     Examples:
         >>> times = HandlerTimes()
@@ -66,10 +67,10 @@ class HandlerTimes:
         return sum(count for _, count in self.counts)
 
     def quantile_ms(self, quantile: float) -> float | None:
-        """Return the duration that a share of the calls did not exceed, ms, to within a tenth; `None` without calls.
+        """Return the duration that a share of the calls did not exceed, ms, to within 10 %; `None` without calls.
 
         Args:
-            quantile: The share: 0.5 for the median, 0.99 for the slowest hundredth.
+            quantile: The share, 0 to 1: 0.5 for the median, 0.99 for the 99th percentile.
         """
         left = max(1, math.ceil(quantile * self.count))
         for number, count in self.counts:
@@ -83,7 +84,7 @@ class HandlerTimes:
 
     @classmethod
     def summed(cls, parts: Iterable[HandlerTimes]) -> HandlerTimes:
-        """Return the sum of the times of several workers."""
+        """Return the sum of several histograms; an empty histogram for none."""
         sums = [0] * BUCKETS
         for part in parts:
             for number, count in part.counts:
@@ -92,16 +93,16 @@ class HandlerTimes:
 
     @classmethod
     def of(cls, counts: Sequence[int]) -> HandlerTimes:
-        """Create the figures from the counts of all classes, one for each of `BUCKETS`."""
+        """Create the histogram from the counts of all 160 classes."""
         return cls(tuple((number, count) for number, count in enumerate(counts) if count > 0))
 
     def to_json(self) -> dict[str, int]:
-        """Return the figures as JSON values."""
+        """Return the histogram as JSON values: number of a class -> number of calls."""
         return {str(number): count for number, count in self.counts}
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> HandlerTimes:
-        """Rebuild the figures from JSON values; raises ValueError or TypeError for other values."""
+        """Rebuild the histogram from JSON values. Raises `ValueError` or `TypeError` for other values."""
         counts = [0] * BUCKETS
         for key, count in value.items():
             number = int(key)
@@ -182,12 +183,12 @@ class ListenerInfo:
     """A listener of a worker.
 
     Attributes:
-        group: Stream topics: the group.
+        group: Name of the group, on a stream topic; otherwise `None`.
         threads: Maximum number of handlers in parallel.
-        slots: Slots that it owns; without owners all.
-        busy_slots: Slots of which it holds messages, at most 1,000.
+        slots: Slots that it owns; all slots of the topic if slots have no owners.
+        busy_slots: Slots from which it holds messages, at most 1,000.
         in_flight: Number of messages that it holds.
-        handled: Number of messages handled since it began, including failed ones.
+        handled: Number of messages handled since it started, including failed ones.
         failed: Number of messages whose handler failed.
         handled_per_s: Messages handled per second since the previous heartbeat.
         failed_per_s: Messages failed per second since the previous heartbeat.
@@ -272,14 +273,14 @@ class WorkerInfo:
         return any(each.topic == topic and slot in each.busy_slots for each in self.listeners)
 
     def handles(self, topic: str, slot: int, content: bytes) -> int | None:
-        """Return the running time of its handler of a message, ms; `None` if its last report has no such handler."""
+        """Return how long its handler has been handling a message, ms; `None` if its last report has no such call."""
         text = shown(content, MOST_CONTENT)
         running = (one for each in self.listeners if each.topic == topic and not each.group for one in each.running)
         found = next((one for one in running if (one.slot, one.content) == (slot, text)), None)
         return None if found is None else found.running_ms + self.silent_ms
 
     def to_json(self) -> str:
-        """Return the report as a document for Redis, without the fields that the registry stores."""
+        """Return the report as a document for Redis, without its name and time, which are stored beside it."""
         own = {name: getattr(self, name) for name in ("host", "pid", "started_ms", "zookeeper", "beat_s")}
         listeners = [
             asdict(each)

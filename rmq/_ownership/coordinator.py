@@ -50,8 +50,8 @@ class Coordinator:
         session_timeout_s: Seconds without contact after which ZooKeeper ends the session. The servers allow 2 to 20 of
             their ticks (usually 4 to 40 s).
         weight: Capacity relative to the other workers, 1 to 1000.
-        auth: Login. All nodes are then accessible to this login only.
-        tls: Certificates; None for plain TCP.
+        auth: Login; all nodes are then accessible to this login only. None connects without a login.
+        tls: Settings of TLS; None for plain TCP.
         drain_timeout_s: Seconds that a revoked slot waits for its last handler; then it is handed over regardless. None
             uses the client's drain time, or 30 s without a client. `leave` can set another for a worker that leaves.
         session_bytes: Maximum bytes of the paths of this session's nodes, from 1,000. ZooKeeper writes them in one
@@ -156,7 +156,7 @@ class Coordinator:
         return self._rounds.owned()
 
     def still_owner(self, ownership: Ownership) -> bool:
-        """Return whether no other worker can own the slot yet. Also true while it is drained."""
+        """Return whether no other worker can own the slot yet. Also true while the slot is being drained."""
         self._check_process()
         return self._rounds.still_owner(ownership)
 
@@ -235,7 +235,7 @@ class Coordinator:
         """Start handing over all slots, each once `drained` is called for it. Returns at once; `stop` waits.
 
         Args:
-            drain_s: Seconds from now that a slot may wait for its last handler; unchanged by default.
+            drain_s: Seconds from now that a slot may wait for its last handler; by default the drain timeout.
 
         Guarantee: May be called again; the first call's `drain_s` applies.
         """
@@ -272,7 +272,7 @@ class Coordinator:
         """Register a topic's definition, unless one is registered already.
 
         Returns:
-            The registered definition: this one, or the earlier one.
+            The registered definition: `definition_json`, or the one that was registered earlier.
 
         Raises:
             CoordinationError: ZooKeeper does not answer, or the login lacks permissions.
@@ -294,15 +294,15 @@ class Coordinator:
         return node[0].decode()
 
     def replace_topic(self, name: str, definition_json: str) -> str:
-        """Replace a topic's definition if none of its slots has an owner: a deleted topic leaves its own.
+        """Replace a topic's definition if none of its slots has an owner. A deleted topic leaves its definition behind.
 
         Returns:
-            The definition that is registered now: this one, or the earlier one.
+            The definition that is registered now: `definition_json`, or the earlier one.
 
         Raises:
             CoordinationError: ZooKeeper does not answer, or the login lacks permissions.
 
-        Guarantee: Safe to repeat. A worker with another number of slots gets none.
+        Guarantee: Safe to repeat. A worker that expects another number of slots is assigned none.
         """
         owned, node = self._ask(Children(owners_path(name)), Get(topic_path(name)))
         if owned == [] and isinstance(node, tuple):
@@ -316,7 +316,8 @@ class Coordinator:
             topics: Name of a topic → its number of slots.
 
         Raises:
-            InvalidValueError: Owners in Redis have too many slots with them. ZooKeeper has no such bound.
+            InvalidValueError: This worker, or all live workers together, would consume more slots than owners in Redis
+                allow. ZooKeeper has no such bound.
         """
 
     def consume(self, topic: str, slots: int) -> None:
@@ -338,7 +339,7 @@ class Coordinator:
                 member.problems.tell(shortage)
 
     def others(self) -> dict[str, WorkerDocument]:
-        """Return the documents of the other live workers, without those that cannot be read.
+        """Return the documents of the other live workers by name, without those that cannot be read.
 
         Raises:
             CoordinationError: ZooKeeper does not answer.
@@ -362,7 +363,7 @@ class Coordinator:
             member.document = replace(member.document, redis=redis)
 
     def expect_marks(self) -> None:
-        """Acquire slots over a new connection only after `give_marks`. Call it before `start`."""
+        """Acquire slots over a new connection only after `give_marks` was called for it. Call this before `start`."""
         self._member.transaction_ids.gated = True
 
     @property
@@ -372,22 +373,27 @@ class Coordinator:
             return self._member.transaction_ids.awaits
 
     def give_marks(self, connection: ConnectionKey, marks: Mapping[str, int]) -> None:
-        """Pass the highest epoch seen of each ensemble: a ZooKeeper that is below it was restored from a backup.
+        """Report the highest epoch that Redis has recorded of each ensemble, so that this worker may acquire slots.
+
+        A ZooKeeper whose transaction id is below the epoch was restored from a backup: it gets a new identity, since
+        it would issue the same epochs again.
 
         Args:
-            connection: The value of `awaited_marks` before the marks were read.
-            marks: Identity of an ensemble → the highest of its epochs ever used.
+            connection: The value of `awaited_marks` before the epochs were read.
+            marks: Identity of an ensemble → its highest recorded epoch.
         """
         with self._changing() as member:
             member.transaction_ids.give(connection, marks)
 
     def fenced(self, epoch: int, ensemble: str, key: SlotKey | None = None) -> None:
-        """Report that Redis has a higher epoch of an ensemble: a ZooKeeper below it was restored from a backup.
+        """Report that Redis has refused a call because it has recorded a higher epoch.
+
+        A ZooKeeper whose transaction id is below that epoch was restored from a backup, and gets a new identity.
 
         Args:
-            epoch: The epoch that Redis has.
+            epoch: The epoch that Redis has recorded.
             ensemble: Identity of the ensemble that issued it. This ZooKeeper may have got a new identity since.
-            key: The slot that has it; not needed with ZooKeeper.
+            key: The slot of the call; not needed with ZooKeeper.
         """
         with self._changing() as member:
             member.transaction_ids.note(ensemble, epoch)
@@ -405,8 +411,12 @@ class Coordinator:
     def verified(self, marks: Mapping[str, int], timeout_s: float = 15.0) -> str:
         """Return the ensemble's identity once its transaction id is known to have reached `marks`.
 
+        Args:
+            marks: Identity of an ensemble → its highest recorded epoch.
+            timeout_s: Seconds to wait.
+
         Raises:
-            CoordinationError: ZooKeeper does not answer.
+            CoordinationError: The identity and the transaction id could not be read within `timeout_s`.
         """
 
         def counted() -> str | None:

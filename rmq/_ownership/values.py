@@ -54,13 +54,14 @@ def is_chroot(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Proof that this worker owns a slot. Every script that changes the slot takes it.
+    """Proof that this worker owns a slot. Calls that change the slot carry it; Redis refuses those of earlier owners.
 
     Args:
         topic: Name of the topic.
         slot: Number of the slot.
-        epoch: The owner node's czxid. Every later owner of any slot of this ensemble has a larger one.
-        ensemble: Identity of the ZooKeeper ensemble that issues the epochs.
+        epoch: Number of this ownership: the czxid of the owner's node, or with owners in Redis the number of a
+            transaction. Every later owner of any slot of this ensemble has a larger one.
+        ensemble: Identity of the ensemble that issues the epochs.
 
     Examples:
         >>> Ownership("jobs", slot=3, epoch=7, ensemble="e1").epoch
@@ -85,12 +86,12 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class RedisOwners:
-    """Settings of owners of slots that are kept in the Redis of the messages, without ZooKeeper.
+    """Settings of slot owners that are kept in the Redis of the messages, without ZooKeeper.
 
     Args:
-        session_timeout_s: Seconds without contact, by Redis' clock, after which a worker's slots go to others; 1 to a
-            day. With Sentinel or Redis Cluster, set it above the duration of a failover. All workers of a Redis should
-            have the same.
+        session_timeout_s: Seconds without contact, by Redis' clock, after which a worker's slots go to others; 1 to
+            86,400. With Sentinel or Redis Cluster, set it above the duration of a failover. Use the same value for all
+            workers of a Redis.
         worker_id: Name of this worker, unique among the live workers. A worker that restarts with the same name gets
             its slots back. None generates a name.
         weight: Capacity relative to the other workers, 1 to 1000.
@@ -143,8 +144,8 @@ class SaslAuth:
 
     Args:
         mechanism: `DIGEST-MD5` or `GSSAPI`.
-        username: For DIGEST-MD5.
-        password: For DIGEST-MD5.
+        username: Name of the user, for DIGEST-MD5.
+        password: Password of the user, for DIGEST-MD5.
         service: The servers' service name, for GSSAPI.
         principal: The client's principal, for GSSAPI.
 
@@ -162,10 +163,10 @@ class SaslAuth:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS to ZooKeeper.
+    """Settings of TLS connections to ZooKeeper.
 
     Args:
-        ca: File with the certificates of the servers' authority; None for the system's.
+        ca: File with the certificates of the servers' authority; None uses the certificates of the system.
         cert: File with the client certificate, if the servers require one.
         key: File with the private key of the client certificate.
         key_password: Password of the private key, if it has one.

@@ -74,11 +74,11 @@ class SchedulePut(Enum):
     CHANGED = "changed"
     """It replaces an earlier one; its next due time is counted from now."""
     UNCHANGED = "unchanged"
-    """The same schedule is there already; its due time stays."""
+    """The same schedule already exists; its due time is unchanged."""
     OUTRANKED = "outranked"
-    """One with a higher `version` is there and stays."""
+    """A schedule of this name with a higher `version` exists and is kept."""
     OVER = "over"
-    """Its last time has passed: nothing is stored, and one of this name that is there stays."""
+    """Its last due time has passed: nothing is stored, and an existing schedule of this name is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,13 @@ class Schedule:
         every: Instead of `cron`: an interval of 1 s or more, a `timedelta` or a text such as "1h". The times are its
             multiples since `start`.
         tz: The IANA time zone of `cron` and of `{scheduled}`, such as "Europe/Berlin"; "UTC" by default.
-        catch_up: After a standstill, send each missed time in turn, up to the latest 1,000, instead of one message.
+        catch_up: After a standstill, send a message for each missed due time, up to the latest 1,000, instead of one
+            message for all of them.
         start: Earliest due time, an aware `datetime`. By default `every` counts from 1970-01-01 UTC.
         until: Latest due time, an aware `datetime`; `None` for no end.
-        version: A whole number from 0: a schedule of a lower version, or of none, does not replace this one.
-        body: Body of the messages, a text.
-        priority: Priority of the messages, on PRIORITY topics.
+        version: A whole number from 0: a schedule with a lower version, or without one, does not replace this one.
+        body: Body of the messages, a text; `None` for no body.
+        priority: Priority of the messages, required on PRIORITY topics; `None` on others.
 
     Raises:
         InvalidValueError: A value breaks its rule.
@@ -181,13 +182,13 @@ class Schedule:
 
     @property
     def rule(self) -> str:
-        """When it is due, in words: `every 1h`, `30 2 * * * Europe/Berlin`."""
+        """The rule of its due times, as text: `every 1h`, or `30 2 * * * Europe/Berlin`."""
         if isinstance(self.every, timedelta):
             return f"every {duration_text(self.every // timedelta(milliseconds=1))}"
         return f"{self.cron} {self.tz}"
 
     def next_ms(self, after_ms: int) -> int | None:
-        """Return the first time after a moment, both in epoch ms; `None` if there is none.
+        """Return the first due time after `after_ms`, both in epoch ms; `None` if there is none.
 
         Raises:
             InvalidValueError: `cron` cannot be read, or the extra `rmq[cron]` is not installed.
@@ -195,7 +196,7 @@ class Schedule:
         return next(self._times(after_ms), None)
 
     def newest_missed_ms(self, due_ms: int, now_ms: int) -> int:
-        """Return the time from which `catch_up` goes on: `due_ms`, or the oldest of the latest 1,000 missed times."""
+        """Return the due time at which `catch_up` continues: `due_ms`, or the oldest of the latest 1,000 missed."""
         least = self.every if isinstance(self.every, timedelta) else timedelta(minutes=1)  # from one time to the next
 
         def missed(since_ms: int) -> Iterator[int]:
@@ -224,7 +225,7 @@ class Schedule:
         """Check that a topic takes the messages of all due times; `topic` is the registered definition.
 
         Raises:
-            InvalidMessageError: The topic does not take them.
+            InvalidMessageError: The topic does not take such messages.
             InvalidValueError: `priority` does not fit the type of the topic, or `cron` cannot be read.
         """
         self.next_ms(0)
@@ -264,17 +265,17 @@ class Schedule:
                 return RangeMergeMessage(content, time_range_ms=window_ms, body=body)
 
     def put_at(self, now_ms: int) -> Schedule:
-        """Return the schedule as it is stored at a time of Redis' clock."""
+        """Return the schedule with the time at which it is stored, by Redis' clock, epoch ms."""
         put = replace(self)
         object.__setattr__(put, "since_ms", now_ms)
         return put
 
     def outranks(self, other: Schedule) -> bool:
-        """Return whether it has a higher version than another one; none is lower than all."""
+        """Return whether it has a higher version than `other`; a schedule without a version ranks lowest."""
         return (-1 if self.version is None else self.version) > (-1 if other.version is None else other.version)
 
     def to_fields(self) -> dict[str, Any]:
-        """Return what is sent and when as JSON values; without the time at which the schedule was put."""
+        """Return the settings as JSON values, without the name and the time at which the schedule was put."""
         stored = json_of(self) | {"topic": self.topic_name}
         del stored["name"]
         if self.version is not None:  # a document has a version, too
@@ -282,7 +283,7 @@ class Schedule:
         return stored
 
     def to_json(self) -> str:
-        """Return the body under which the schedule is stored."""
+        """Return the document that is stored as the body of the schedule."""
         return new_document({**self.to_fields(), "since_ms": self.since_ms}).to_json()
 
 
@@ -344,16 +345,16 @@ def due_after(schedule: Schedule, runs: Runs) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleInfo:
-    """A schedule in Redis, and when it runs.
+    """A schedule in Redis, with its next and last due times.
 
     Attributes:
         schedule: The schedule; its topic is given by name.
-        due_ms: Its next due time, epoch ms; in the past if it is late. `None` if that can't be computed here: the extra
-            `rmq[cron]` is not installed.
+        due_ms: Its next due time, epoch ms; in the past if it is late. `None` if none is left, or if it cannot be
+            computed here because the extra `rmq[cron]` is not installed.
         now_ms: Redis' time of the reading, epoch ms.
-        last_due_ms: The last due time that was sent, epoch ms; `None` if there was none.
-        last_sent_ms: When it was sent, epoch ms.
-        error: Why the last attempt failed; empty if it did not.
+        last_due_ms: The last due time whose message was sent, epoch ms; `None` if no message was sent yet.
+        last_sent_ms: Time at which that message was sent, epoch ms; `None` if no message was sent yet.
+        error: Error of the last attempt to send a message; empty if it succeeded.
 
     Examples:
         >>> reports = Topic("reports", TopicType.FIXED_TIME)
@@ -376,22 +377,22 @@ class ScheduleInfo:
 
     @property
     def next(self) -> datetime | None:
-        """The next due time."""
+        """The next due time, in UTC; `None` as for `due_ms`."""
         return moment_of(self.due_ms)
 
     @property
     def last(self) -> datetime | None:
-        """The last due time that was sent."""
+        """The last due time whose message was sent, in UTC; `None` if no message was sent yet."""
         return moment_of(self.last_due_ms)
 
     @property
     def late_ms(self) -> int:
-        """For how long it has been due, ms; 0 if it is not due yet."""
+        """Time since it became due, ms; 0 if it is not due yet, or if `due_ms` is `None`."""
         return 0 if self.due_ms is None else max(0, self.now_ms - self.due_ms)
 
     @property
     def last_late_ms(self) -> int | None:
-        """How long after its due time the last message was sent, ms; `None` if there was none."""
+        """Time from the last due time to the send of its message, ms; `None` if no message was sent yet."""
         sent_ms, due_ms = self.last_sent_ms, self.last_due_ms
         return None if sent_ms is None or due_ms is None else max(0, sent_ms - due_ms)
 

@@ -56,7 +56,7 @@ _PLACES: tuple[Place, ...] = ("store", "prepare", "retry")
 class Schedules:
     """The schedules of a Redis: messages that are sent again and again. Every process with started listeners runs them.
 
-    They stay until they are removed, also if no program puts them any more.
+    They stay until they are removed, even if no program puts them any more.
 
     Args:
         connections: Connections to Redis.
@@ -76,21 +76,25 @@ class Schedules:
         self._connections, self._known, self._put_here = connections, known, put_here
 
     def put(self, schedule: Schedule) -> SchedulePut:
-        """Put a schedule, as every worker may do at its start; the topic of its messages is registered.
+        """Store a schedule, as every worker may do at its start, and register the topic of its messages.
 
         Returns:
-            `UNCHANGED` if it is there already: its due time stays. `OUTRANKED` if one with a higher `version` is there
-            and stays. `OVER` if there is no time left until its `until`: nothing is stored. Else `NEW` or `CHANGED`:
-            the next due time is counted from now by Redis' clock.
+            `UNCHANGED` if the same schedule already exists: its due time is unchanged. `OUTRANKED` if a schedule of
+            this name with a higher `version` exists and is kept. `OVER` if no due time is left: nothing is stored.
+            Otherwise `NEW` or `CHANGED`: the next due time is the first one from now on, by Redis' clock.
 
         Raises:
-            InvalidValueError: It is not a `Schedule`, or `cron` cannot be read.
-            InvalidMessageError: The topic does not take its messages.
+            InvalidValueError: The value is not a `Schedule`, `cron` cannot be read, or `priority` does not fit the type
+                of the topic.
+            InvalidMessageError: The topic does not take the messages.
             UnknownTopicError: The topic is given by name and is not registered.
-            BacklogFullError: There are 10,000 schedules.
+            TopicMismatchError: The topic is registered with another type, number of slots or `merge`.
+            BacklogFullError: There are already 10,000 schedules.
+            RmqError: Other clients have been putting schedules for 15 s, or the first due time had passed at each of
+                ten attempts. Try again.
 
-        Guarantee: safe to repeat. A version is compared and written by one process at a time, unless it is paused for
-            more than 10 s meanwhile.
+        Guarantee: safe to repeat. One process at a time compares and writes versions, unless it is suspended for more
+            than 10 s meanwhile.
         """
         if not isinstance(schedule, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(f"{brief(schedule)} is not a Schedule")
@@ -112,7 +116,7 @@ class Schedules:
         return result
 
     def list(self) -> list[ScheduleInfo]:
-        """Return all schedules by name, with their next and last due times. One that can't be read is left out."""
+        """Return all schedules that can be read, by name, with their next and last due times; empty for none."""
         if not self._known.check(RECURRING):
             return []
         view = Inspection(self._connections, RECURRING)
@@ -138,7 +142,7 @@ class Schedules:
         """Return the schedule of a name with its next and last due times; `None` if there is none.
 
         Raises:
-            InvalidValueError: The name breaks the rule.
+            InvalidValueError: `name` is not a valid name of a schedule.
         """
         check_schedule_name(name)
         if not self._known.check(RECURRING) or (present := _present(found := self._find(name))) is None:
@@ -154,9 +158,9 @@ class Schedules:
             actor: Recorded in the audit of the topic `rmq.recurring`; the default is `user@host`.
 
         Raises:
-            InvalidValueError: The name breaks the rule.
+            InvalidValueError: `name` is not a valid name of a schedule, or `actor` is empty or too long.
 
-        Guarantee: atomic; safe to repeat.
+        Guarantee: safe to repeat.
         """
         check_schedule_name(name)
         if not self._known.check(RECURRING):
@@ -171,19 +175,19 @@ class Schedules:
         return was is not None and was.body != REMOVED
 
     def run_now(self, name: str, actor: str | None = None) -> bool:
-        """Make a schedule due now, in addition to its times; return whether there is one.
+        """Make a schedule due now, in addition to its due times; return whether it exists.
 
-        `{scheduled}` is the time of this call, also if the topic refuses the message at first, or a worker dies with
-        it. If it is due already, or being sent, nothing changes.
+        `{scheduled}` then stands for the time of this call, even if the message is sent later because the topic refused
+        it at first or a worker died. If the schedule is due already, or its message is being sent, nothing changes.
 
         Args:
             name: Name of the schedule.
             actor: As for `remove`.
 
         Raises:
-            InvalidValueError: The name breaks the rule.
+            InvalidValueError: `name` is not a valid name of a schedule, or `actor` is empty or too long.
 
-        Guarantee: atomic; safe to repeat.
+        Guarantee: a repeat changes nothing until the message is sent; after that, it makes the schedule due once more.
         """
         check_schedule_name(name)
         if not self._known.check(RECURRING) or (found := _present(self._find(name))) is None or found.body == REMOVED:

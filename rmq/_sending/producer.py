@@ -75,16 +75,16 @@ class Producer:
                 with another content is refused if that is in the same slot; otherwise it is a different call.
 
         Returns:
-            One new or one merged; on a stream topic with the entry's id.
+            One new or one merged message; on a stream topic, also the id of the entry.
 
         Raises:
             InvalidMessageError: The message breaks a rule; nothing was sent.
-            InvalidValueError: `once` is not a valid name, or the topic does not merge.
+            InvalidValueError: `once` is not a valid name, or is used on a topic without `merge=`.
             SendError: The message was refused and not stored: `FixedTimePassedError`, `BacklogFullError`,
                 `MemoryFullError`, or `CallChangedError` if the call of this name sent another content or value.
             DurabilityError: The message is stored on the master, but `durability` was not confirmed.
-            RedisUnavailableError: Redis did not answer until the deadline; the message may be stored.
-                `SendError.unknown` describes the effect of sending again after both errors.
+            RedisUnavailableError: Redis did not answer before the deadline; the message may be stored. For the effect
+                of sending it again after this error or `DurabilityError`, see `SendError.unknown`.
 
         Guarantee: atomic; repeated automatically after a lost reply. That is safe, since a repeated send merges; if
         the topic folds sends, they are numbered and count once. On a stream topic it can append the entry twice.
@@ -124,13 +124,14 @@ class Producer:
     def send_many(
         self, messages: Iterable[Message], *, outcomes: bool = False, fold: bool = False, once: str | None = None
     ) -> SendResult:
-        """Send any number of messages in bounded memory, grouped by slot, several calls in flight.
+        """Send any number of messages in bounded memory, grouped by slot, with several calls in flight.
 
         Args:
             messages: Any iterable; it is read as fast as Redis takes the messages.
-            outcomes: Also return per message whether it was new, and on a stream topic its id; costs memory for each.
-            fold: Topics with `merge=`: fold messages of one content by the topic's reducer before they are sent: the
-                result is the same, with fewer messages sent. Not together with `outcomes`.
+            outcomes: Also return for each message whether it was new, and on a stream topic its id. This takes memory
+                for each message.
+            fold: Topics with `merge=`: fold messages of one content by the topic's reducer before they are sent. The
+                result is the same, with fewer messages sent. Cannot be combined with `outcomes`.
             once: Topics with `merge=`: a name for this call, as for `send`. A repeat must send the same messages in
                 the same order, with the same `fold`. Each slot checks only its own messages: if a repeat has other
                 messages, one slot may refuse its part while another one stores messages that are new to it.
@@ -139,8 +140,9 @@ class Producer:
             Number of new and merged messages; zero and zero for no messages.
 
         Raises:
-            InvalidValueError: `fold` or `once` is used on a topic that does not merge.
-            InvalidBatchError: A message breaks a rule. Like all errors here, it tells how many messages were stored and
+            InvalidValueError: `fold` or `once` is used on a topic without `merge=`, `fold` is combined with `outcomes`,
+                or `once` is not a valid name.
+            InvalidBatchError: A message breaks a rule. Like all errors here, it says how many messages were stored and
                 which of those taken from the iterable were not; the rest of the iterable was not read.
             SendError: Messages were refused, or their reply was lost (`unknown`). Messages that exceed the bounds of a
                 `Collect` or the range of a `Sum`, or whose fixed time has passed, are refused individually
@@ -173,13 +175,13 @@ class Producer:
             contents: Contents, each `str` or `bytes`.
             time_range: RANGE_MERGE topics: one merge window for all rows, a `timedelta` or a text such as "5s"; or a
                 column of these, or of numbers of ms.
-            priorities: PRIORITY topics: a column of whole numbers, or one for all rows.
+            priorities: PRIORITY topics: a column of whole numbers, or one number for all rows.
             fixed_times: FIXED_TIME topics: one aware `datetime` for all rows; or a column of these, or of epoch ms.
             delays: FIXED_TIME topics, instead of `fixed_times`: one delay for all rows, a `timedelta` or a text such as
                 "10s"; or a column of these, or of numbers of ms.
-            bodies: Payloads, `None` for a row without one; with the topic's `merge` what its reducer takes.
+            bodies: Bodies, `None` for a row without one; on a topic with `merge=`, values that its reducer takes.
             slot_bases: Slot bases, from which slots are computed instead of the contents; `None` for a row without one.
-            outcomes: Also return per row whether it was new, and on a stream topic its id.
+            outcomes: Also return for each row whether its message was new, and on a stream topic its id.
 
         Returns:
             Number of new and merged messages; zero and zero for no rows.

@@ -23,8 +23,8 @@ class Rmq:
     Each run of the lifespan creates a client, so that tests may start the application several times.
 
     Args:
-        url: As for `rmq.RmqClient`; the environment variable `RMQ_URL` by default. One of them is required, such as
-            `embedded://`.
+        url: As for `rmq.RmqClient`, but a temporary Redis is not the default: if `url` is omitted, the environment
+            variable `RMQ_URL` must be set, for example to `embedded://`.
         listen: Run the handlers in the service. If False, it only sends, and another process runs the handlers with
             `run`.
         concurrency: Maximum number of handlers in parallel per listener; `None` uses each listener's setting.
@@ -127,7 +127,8 @@ class Rmq:
         """Run the handlers without the service, as in `asyncio.run(rmq.run())`, until SIGTERM or SIGINT.
 
         Raises:
-            RmqError: As `rmq.aio.RmqClient.run`.
+            RmqError: As for `rmq.aio.RmqClient.run`.
+            InvalidUrlError: Neither `url` nor the environment variable `RMQ_URL` is set.
         """
         async with self._new_client() as client:
             await client.run(

@@ -77,6 +77,7 @@ class Rmq:
         Raises:
             RmqError: `init_app` was not called for the application.
             InvalidUrlError: Neither the setting nor the environment variable `RMQ_URL` is set.
+            InvalidValueError: The setting `RMQ_OPTIONS` has an option that `rmq.RmqClient` does not take.
         """
         return _of(_current()).get()
 
@@ -85,7 +86,7 @@ class Rmq:
         return _of(_current()).producer(topic)
 
     def listeners(self, app: flask.Flask) -> list[Listener]:
-        """Return the listeners, with handlers that run in an application context."""
+        """Return the listeners, whose handlers run in a new application context of `app` at each call."""
         return [replace(each, handler=in_context(app, each.handler)) for each in self._listeners]
 
     def close(self, app: flask.Flask) -> None:

@@ -146,7 +146,7 @@ class RmqClient(Closing):
         replicas: As for `rmq.RmqClient`.
         timeout_s: As for `rmq.RmqClient`.
         deadline_s: As for `rmq.RmqClient`.
-        credentials: As for `rmq.RmqClient`; one that is not asynchronous is asked in a thread.
+        credentials: As for `rmq.RmqClient`; a provider that is not asynchronous is called in a thread.
 
     Guarantee: a cancelled call leaves no reply for a later call, and loses no delivery.
 
@@ -225,8 +225,9 @@ class RmqClient(Closing):
                 5 s is abandoned.
 
         Raises:
-            InvalidValueError: `batch`, `concurrency` or `weight` is out of range, the handler is not an async function
-                or has a parameter that cannot be filled, or it is a second listener that is not `shared`.
+            InvalidValueError: `batch`, `concurrency` or `weight` is out of range; the handler is not an async function,
+                or has a parameter that cannot be filled; or the client already has a listener of these messages, and
+                not both are `shared`.
 
         Guarantee: leases are renewed while a handler runs, unless it blocks the event loop.
         """
@@ -240,7 +241,13 @@ class RmqClient(Closing):
         return scheduled_decorator(self.add, name, options)
 
     def add(self, *listeners: Listener) -> None:
-        """Add listeners that were created elsewhere; their `threads` is the concurrency. Raises as `listener`."""
+        """Add listeners, for example `client.add(*rmq.scan("my_package"))`; their `threads` is the concurrency.
+
+        Raises:
+            RmqError: The listeners of this client are already running.
+            InvalidValueError: A handler is not an async function, or the client already has a listener of its messages,
+                and not both are `shared`.
+        """
         if self._started:
             raise RmqError("the listeners of this client are already running; add listeners before they are started")
         for listener in listeners:
@@ -265,7 +272,7 @@ class RmqClient(Closing):
             handlers: As for `rmq.RmqClient.start`.
 
         Raises:
-            RmqError: As `rmq.RmqClient.start`.
+            RmqError: As for `rmq.RmqClient.start`.
         """
         opened = await self._open()
         if not self._started:
@@ -287,7 +294,14 @@ class RmqClient(Closing):
         """Run all listeners until SIGTERM, SIGINT, `stop` or `close`, or until cancelled, then stop them and close.
 
         A second signal exits at once. Results, errors and garbage collection are as for `rmq.RmqClient.run`.
-        Needs the event loop of the main thread.
+        Call it in the event loop of the main thread.
+
+        Args:
+            drain_s: As for `start`.
+            concurrency: As for `start`.
+            idle: As for `start`.
+            handlers: As for `start`.
+            exit_when_hung: As for `rmq.RmqClient.run`.
         """
         require_main_thread("run()")
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -351,7 +365,7 @@ class RmqClient(Closing):
         closed.
 
         In a handler, it stops the listeners as `stop` does. The rest is done in a task, once the handler has ended and
-        its delivery is acked or nacked. A second call waits for the task.
+        its delivery is acked or nacked. A second call waits until the task has ended.
 
         Raises:
             RmqError: The client belongs to another event loop, which is not closed.

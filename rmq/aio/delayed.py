@@ -170,7 +170,11 @@ class DelayedQueue(Closing, Generic[ValueT]):
 
     @property
     def topic(self) -> Topic:
-        """The registered definition of the topic, available once the queue is open."""
+        """The registered definition of the topic, available once the queue is open.
+
+        Raises:
+            RmqError: The queue is not open yet.
+        """
         if self._ready is None:
             raise RmqError("this queue is not open yet; use it with `async with`, or await its `open`")
         return self._ready[0].topic

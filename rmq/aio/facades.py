@@ -49,7 +49,7 @@ class Producer(TopicProxy[plain_producer.Producer]):
         self._bulk_semaphore = tasks.bulk_semaphores[name]
 
     async def send(self, message: Message, *, once: str | None = None) -> SendResult:
-        """Send one message; see `Producer.send`. Small concurrent ones share round trips."""
+        """Send one message; see `rmq.Producer.send`. Concurrent sends of small messages share round trips."""
         return await self._tasks.run(self._plain.send, message, once=once)
 
     async def send_many(
@@ -60,13 +60,13 @@ class Producer(TopicProxy[plain_producer.Producer]):
         fold: bool = False,
         once: str | None = None,
     ) -> SendResult:
-        """Send any number of messages; see `Producer.send_many`.
+        """Send any number of messages; see `rmq.Producer.send_many`.
 
         Args:
             messages: Any iterable, or an async one.
-            outcomes: Also return for each message whether it was new.
-            fold: Fold messages of one content before they are sent.
-            once: A name for this call; another call of that name within an hour changes nothing.
+            outcomes: As for `rmq.Producer.send_many`.
+            fold: As for `rmq.Producer.send_many`.
+            once: As for `rmq.Producer.send_many`.
 
         Guarantee: other tasks run at each round trip, at the latest after 20,000 messages. Of many concurrent calls
             for a topic, 64 run at a time, not counting those that wait for their async iterable.
@@ -122,7 +122,7 @@ class Consumer(Closing, TopicProxy[plain_consumer.Consumer[Any]], Generic[Payloa
         return DeliveryColumns(claimed, self._tasks)
 
     async def ack(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Ack several deliveries, in few calls; see `Consumer.ack`. Runs to its end even if cancelled."""
+        """Ack several deliveries, in few calls; see `rmq.Consumer.ack`. Runs to its end even if cancelled."""
         return await self._finish(self._plain.ack, deliveries)
 
     async def release(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
@@ -130,7 +130,7 @@ class Consumer(Closing, TopicProxy[plain_consumer.Consumer[Any]], Generic[Payloa
         return await self._finish(self._plain.release, deliveries)
 
     async def extend(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Renew the leases of several deliveries; see `Consumer.extend`."""
+        """Renew the leases of several deliveries; see `rmq.Consumer.extend`."""
         return await self._finish(self._plain.extend, deliveries)
 
     close = async_method(plain_consumer.Consumer.close)
@@ -142,13 +142,13 @@ class Consumer(Closing, TopicProxy[plain_consumer.Consumer[Any]], Generic[Payloa
 
 
 class DeadNotices(Closing, AsyncProxy[plain_notices.DeadNotices]):
-    """Calls a function with new dead messages until it is closed: `async with`. See `rmq.DeadNotices`."""
+    """Calls a function with new dead messages until it is closed. Use it with `async with`. See `rmq.DeadNotices`."""
 
     close = async_method(plain_notices.DeadNotices.close)
 
     @property
     def failures(self) -> int:
-        """Number of calls of the function that failed in a row."""
+        """Number of consecutive calls of the function that failed; 0 after a successful one."""
         return self._plain.failures
 
 
@@ -279,7 +279,7 @@ class StreamTopic(TopicProxy[plain_stream.StreamTopic]):
     remove_gone_consumers = async_method(plain_stream.StreamTopic.remove_gone_consumers)
 
     def dead(self, group: str, actor: str | None = None) -> GroupDead:
-        """Return the dead entries of a group; `actor` is the name for the audit of redrives and purges."""
+        """Return the dead entries of a group. `actor` is recorded in the audit; the default is `user@host`."""
         return GroupDead(self._plain.dead(group, actor), self._tasks)
 
     async def tail(

@@ -55,7 +55,7 @@ class HandlerDecorator(Protocol[PayloadT]):
 
 
 class ListenerOptions(SharedOptions, total=False):
-    """Options of an async listener besides its topic. `RmqClient.listener` explains them."""
+    """Options of an async listener besides its topic. `rmq.aio.RmqClient.listener` explains them."""
 
     concurrency: int
     on_lost: Callable[[Delivery], None] | None

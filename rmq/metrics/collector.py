@@ -51,7 +51,10 @@ class TopicsCollector(Collector):
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """Return all metrics that can be read. `rmq_up` is 0 if Redis did not answer; `rmq_unread` has the parts."""
+        """Return all metrics that can be read.
+
+        If Redis did not answer, `rmq_up` is 0; `rmq_unread` names each part that could not be read.
+        """
         with self._lock:
             if monotonic_s() >= self._until_s:
                 self._metrics = self._read()

@@ -58,8 +58,8 @@ class _Distribution:
 class Handlers(Observer, Collector):
     """Measures the handlers of a client. Add it to `client.observers.all` before listeners start.
 
-    It counts for this process only, even if `PROMETHEUS_MULTIPROC_DIR` is set: a worker may have inherited the folder
-    of a web server.
+    The metrics cover this process only, even if `PROMETHEUS_MULTIPROC_DIR` is set, since a worker can have inherited
+    the variable from a web server.
 
     Args:
         registry: Registry of the metrics.

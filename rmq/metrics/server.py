@@ -79,7 +79,7 @@ def serve_handlers(client: RmqClient, host: str = "127.0.0.1", port: int = PORT)
         port: The port. Further processes of the worker use the next free ports.
 
     Raises:
-        InvalidValueError: There is no free port from `port` on.
+        InvalidValueError: None of the 64 ports from `port` on is free, or the address is not one of this machine.
 
     Examples:
         >>> from rmq.metrics import serve_handlers

@@ -39,7 +39,7 @@ class RmqDataSource(DataSource):
         options: The options set with `.option`, by name.
 
     Raises:
-        InvalidValueError: An unknown option, or a value that breaks its rule.
+        InvalidValueError: An option is unknown, or a value breaks its rule.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -55,7 +55,7 @@ class RmqDataSource(DataSource):
         """Return the columns of a read; those of a topic that merges include counts and times of its sends.
 
         Raises:
-            InvalidValueError: The topic is missing.
+            InvalidValueError: No topic is named, `topicPattern` matches none, or an option does not fit the topic.
             UnknownTopicError: The topic is not registered.
         """
         from rmq.spark.batch_reader import columns_of_topics
@@ -114,7 +114,8 @@ class RmqDataSource(DataSource):
         """Return the batch sink.
 
         Raises:
-            InvalidValueError: `mode("overwrite")`, or columns that do not fit the topic.
+            InvalidValueError: `mode("overwrite")` is set, an option has no effect on a write, or the columns do not fit
+                the topic.
         """
         if overwrite:
             raise InvalidValueError('mode("overwrite") would delete the messages of a live queue; use mode("append")')
@@ -128,7 +129,8 @@ class RmqDataSource(DataSource):
         """Return the streaming sink.
 
         Raises:
-            InvalidValueError: `outputMode("complete")`, or columns that do not fit the topic.
+            InvalidValueError: `outputMode("complete")` or `redrive` is set, an option has no effect on a write, or the
+                columns do not fit the topic.
         """
         if overwrite:
             raise InvalidValueError(

@@ -53,7 +53,8 @@ def keyed(frame: DataFrame, partitions: int, order_by: str | Column | None = Non
         partitions: Number of partitions, 1 to 16,384. Do not change it while a batch may be run again: the sink raises
             an error for a batch that was started with another number.
         order_by: Order of the rows of a content, such as the items of a `Collect`; by default they are ordered by
-            value. A stream has no order: use `foreachBatch` if it matters.
+            the values of all columns. The rows of a stream have no order: call `keyed` in `foreachBatch` if the order
+            matters.
 
     Returns:
         The columns of the frame, with lower-case names, and `partition`. Costs a shuffle of the frame.
@@ -88,10 +89,11 @@ def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str 
     Args:
         frame: Frame with the columns of a sink. Rows with the same content, and the same `topic` and `slot` or
             `slot_basis` if the frame has these columns, are folded into one. Drop `topic` if all rows go to one topic.
-        topic_type: RANGE_MERGE keeps the first row; PRIORITY and FIXED_TIME keep the last one. All of them keep the
-            body of the last row that has one. A `Topic` with `merge=` folds by its reducer, and the result has a column
-            `weight` with the number of rows folded into each. For `Collect`, rows are not folded: all rows of a content
-            are moved to one partition, in order, and the sink folds them within the topic's bounds.
+        topic_type: A `Topic`, a type, or the name of a type. RANGE_MERGE keeps the first row; PRIORITY and FIXED_TIME
+            keep the last one. All of them keep the body of the last row that has one. A `Topic` with `merge=` folds by
+            its reducer, and the result has a column `weight` with the number of rows folded into each. For `Collect`,
+            rows are not folded: all rows of a content are moved to one partition, in order, and the sink folds them
+            within the topic's bounds.
         order_by: Order of the rows, which determines the first and last row; required for PRIORITY, FIXED_TIME and
             frames with `body`. For RANGE_MERGE without it, the row with the smallest `time_range` is the first. With
             `merge=` it is required if the result depends on the first or last row.

@@ -36,7 +36,7 @@ def refuse(
     """Refuse all rows of a frame in `foreachBatch`, so that the ack of their batch excludes them.
 
     Args:
-        frame: Rows of `readStream`, with `topic`, `slot`, `content` and `claim`, which `columns` adds.
+        frame: Rows of `readStream`, with `topic`, `slot`, `content` and `claim`; the option `columns` adds `claim`.
         error: The reason; a column gives the reason of each row.
         delay: Delay until their retry; a message without retries left dies. By default all die.
         url: URL of Redis as the executors reach it; by default `RMQ_URL`.

@@ -44,8 +44,8 @@ _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 def register(spark: SparkSession) -> None:
     """Register `format("rmq")` with a session, classic or Spark Connect, and with this Python thread. Safe to repeat.
 
-    In a classic session, a listener also notifies the drivers of queries of committed batches, which are then acked at
-    once instead of at the next trigger. The current value of `RMQ_URL` is the default of option `url`.
+    In a classic session, a listener also tells the drivers of the queries when Spark has committed a batch, which is
+    then acked at once instead of at the next trigger. The current value of `RMQ_URL` is the default of option `url`.
     """
     spark.dataSource.register(_source_for(os.environ.get("RMQ_URL")))
     _hear_commits(spark)
@@ -77,18 +77,18 @@ def _hear_commits(spark: SparkSession) -> None:
 def open_session(
     name: str, *, master: str = "local[*]", settings: Mapping[str, str] | None = None, quiet: bool = False
 ) -> Generator[SparkSession]:
-    """Context manager that yields a session with `format("rmq")` registered.
+    """Open a session with `format("rmq")` registered, for a `with` block; at its end, the session is stopped.
 
     An existing session of any thread is used without changes and stays open. Under `spark-submit`, or with
-    `SPARK_REMOTE` set, their settings apply. Otherwise a session is started: with the Java that `_processes.java`
-    finds, with tasks in this Python, in UTC; it logs errors only.
+    `SPARK_REMOTE` set, their settings apply. Otherwise a session is started in UTC, with a Java that RMQ finds and
+    tasks in this Python; it logs errors only.
 
     Args:
         name: The application's name.
         master: URL of the master: `local[2]` runs tasks on this machine, `spark://master:7077` on a cluster whose
             machines have this Python at the same path.
-        settings: Settings of a new session; they override `SETTINGS` and `LOCAL_SETTINGS`.
-        quiet: Whether a new session prints nothing to stderr, unless it fails to start.
+        settings: Settings of a new session; they override those of RMQ.
+        quiet: If true, a new session prints nothing to stderr; if it fails to start, the error has its output.
 
     Raises:
         RmqError: Java was not found, or Spark does not start.

@@ -57,9 +57,10 @@ def run_until_empty(
 
     Args:
         client: The client of the listeners, which must not be started.
-        clock: Continue until no message waits: move this clock to the next due time, retry or lease expiry, repeatedly.
-        raises: Raise the first error of a handler, after its delivery is nacked. With `False` the run continues, like a
-            worker.
+        clock: If given, continue until no message waits: when none is due, move this clock to the next due time, retry
+            or lease expiry.
+        raises: Raise the first error of a handler, after its delivery is nacked. If false, the run continues, as a
+            worker does.
         limit: Maximum number of deliveries.
 
     Returns:
@@ -92,13 +93,19 @@ def run_at_most(
 def run_at_most(
     client: RmqClient | aio.RmqClient, number: int, *, clock: Clock | None = None, raises: bool = True
 ) -> Ran | Awaited[Ran]:
-    """Run handlers as `run_until_empty`, but for a limited number of deliveries.
+    """Run handlers as `run_until_empty` does, but for at most `number` deliveries.
 
     Args:
         client: The client of the listeners.
-        number: Maximum number of deliveries, at least 1. A batch is limited to the rest.
+        number: Maximum number of deliveries, at least 1. A batch has at most as many as are left of it.
         clock: As for `run_until_empty`.
         raises: As for `run_until_empty`.
+
+    Returns:
+        The numbers of outcomes, and the errors.
+
+    Raises:
+        RmqError: As for `run_until_empty`.
 
     Examples:
         >>> from rmq.testing import run_at_most
@@ -202,7 +209,7 @@ def assert_sent(
 
     Args:
         client: The client to use.
-        topic: The topic. It is registered if it was not used before.
+        topic: The topic. It need not be registered.
         content: The expected content.
         payload: The expected payload, an object of the topic's payload class; on a topic that collects, one of its
             payloads.

@@ -21,7 +21,7 @@ class SentMessage(Generic[PayloadT]):
     """A message in the backlog, or an entry of a stream.
 
     Attributes:
-        topic: Name of the topic.
+        topic: The topic.
         content: The content, as bytes.
         body: The body; `None` for a message without one.
         value: Result of merging its sends: the body; for `Max`, `Min` and `Sum` a number; for `Collect` the items.
@@ -67,7 +67,7 @@ class SentMessage(Generic[PayloadT]):
 
     @property
     def payloads(self) -> list[PayloadT]:
-        """The payloads of a `Collect` or of the parts of a join, otherwise the one payload. Raises as `payload`."""
+        """The payloads of a `Collect` or of joined parts, else the one payload. Raises the same errors as `payload`."""
         return [self.topic.decode(item) for item in self.value] if self.topic.collects else [self.payload]
 
 

@@ -25,7 +25,7 @@ def client() -> RmqClient:
 
     Raises:
         ImproperlyConfigured: The setting is invalid.
-        RmqError: As `rmq.RmqClient`.
+        RmqError: As for `rmq.RmqClient`.
     """
     return _process.get()
 
@@ -36,18 +36,20 @@ def producer(topic: Topic) -> Producer:
 
 
 def send_on_commit(topic: Topic, *messages: Message, using: str | None = None, robust: bool = False) -> None:
-    """Send messages once the current transaction is committed, or at once without one. A rollback sends nothing.
+    """Send messages when the current transaction is committed, or at once outside a transaction.
 
     Args:
         topic: The topic.
-        messages: The messages.
-        using: Alias of the transaction's database; Django's default by default.
-        robust: True if an error of the send is logged, and later callbacks of the commit still run.
+        messages: The messages, sent as by `Producer.send_many`.
+        using: Alias of the transaction's database; by default, the default database of Django.
+        robust: If true, an error of the send is logged instead of raised, and later callbacks of the commit still run.
 
     Raises:
-        SendError: The send at the commit failed; the transaction is committed. Not raised with `robust`.
+        RmqError: The send failed, as for `client` and `Producer.send_many`; the transaction is committed. Not raised
+            with `robust`.
 
-    Guarantee: at most once. A process that ends between the commit and the send sends nothing.
+    Guarantee: at most once. A rollback sends nothing, and neither does a process that ends between the commit and the
+        send.
     """
     transaction.on_commit(partial(_send, topic, messages), using=using, robust=robust)
 
