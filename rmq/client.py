@@ -180,7 +180,7 @@ class RmqClient:
             group: Stream topics, required there: the group to consume for. Its deliveries are `StreamDelivery`.
             name: Stream topics: name of this consumer; a unique one by default. Entries that an earlier consumer of the
                 same name held are redelivered when their leases expire, unless you use `resume_as`.
-            start: Stream topics: where a new group begins: `new`, `all`, or after an id.
+            start: Stream topics: where a new group begins: `new` (the default), `all`, or after an id.
             resume_as: Stream topics: name of this consumer, instead of `name`, if you know that the process which used
                 it before is gone. The entries it held in these slots are redelivered at once instead of when their
                 leases expire, and count as deliveries whose lease has expired.
@@ -356,7 +356,7 @@ class RmqClient:
         return left
 
     def health(self) -> Health:
-        """Return whether the listeners of this process run, and are ready. Sends nothing, so it may be called often.
+        """Return whether the listeners of this process run, and are ready. Sends nothing, so it can be called often.
 
         They are ready while Redis accepts the process' reports (every 5 s, in economy mode every 40 s) and, with
         owners, once it owns all slots that are assigned to it. From the first moment of a stop they are not ready.
@@ -481,9 +481,12 @@ class RmqClient:
                 that use the topic have ended: otherwise their sends are accepted, and register the topic again.
             actor: Name for the audit log; `user@host` by default.
 
+        Returns:
+            The number of messages that were dropped, and the names of the schedules that send to the topic.
+
         Raises:
-            UnknownTopicError: No topic of this name is registered or deleted.
-            TopicInUseError: See `force`; nothing was deleted.
+            UnknownTopicError: No topic of this name is registered or was deleted.
+            TopicInUseError: The topic holds messages or is used, and `force` is false; nothing was deleted.
             DurabilityError: The topic was deleted, but `durability` was not confirmed. Repeating the call is safe.
 
         Guarantee: atomic for each slot. After an interruption the topic may be deleted in part; it can neither be used
@@ -503,6 +506,9 @@ class RmqClient:
         Args:
             topic: The topic to move.
             from_ensemble: Identity of the ensemble whose slots are moved; `None` only reports the ensembles.
+
+        Returns:
+            The ensembles of the slots before this call, and the number of slots that it has moved.
 
         Raises:
             EnsembleMismatchError: Some slots belong to a third ensemble; nothing was moved.

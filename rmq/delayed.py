@@ -151,11 +151,12 @@ class DelayedQueue(Generic[ValueT]):
         Raises:
             InvalidMessageError: The value is too long, empty, of another type, or cannot be encoded; or the delay is
                 not a duration.
-            SendError: It was refused and not stored: `BacklogFullError`, `MemoryFullError`. `not_stored` has the pair
-                of value and delay.
-            DurabilityError: Stored on the master, but `durability` was not confirmed; `unknown` has the pair.
-            RedisUnavailableError: No answer before the deadline; the value may be stored. After this error and
-                `DurabilityError`, offering the value again adds a second element, unless the queue has `merge`.
+            SendError: The value was refused and not stored: `BacklogFullError`, `MemoryFullError`. `not_stored` has the
+                pair of value and delay.
+            DurabilityError: The value is stored on the master, but `durability` was not confirmed; `unknown` has the
+                pair.
+            RedisUnavailableError: Redis did not answer before the deadline; the value may be stored. After this error
+                or `DurabilityError`, offering the value again adds a second element, unless the queue has `merge`.
 
         Guarantee: retried automatically after a lost reply. That is safe, because the element keeps its id.
         """
@@ -182,8 +183,8 @@ class DelayedQueue(Generic[ValueT]):
             SendError: Values were refused, or their reply was lost (`unknown`). The error says how many were stored;
                 `not_stored` and `unknown` are pairs. Offering unknown values again may duplicate them without `merge`.
 
-        Guarantee: as `offer`; atomic per call of up to 1,000 values of one slot. Without `merge`, values of a slot that
-            are due at the same time are returned in the order of the pairs.
+        Guarantee: as for `offer`; atomic per call of up to 1,000 values of one slot. Without `merge`, values of a slot
+            that are due at the same time are returned in the order of the pairs.
         """
         if isinstance(values, list | tuple):
             self._check_all(values)
@@ -220,8 +221,9 @@ class DelayedQueue(Generic[ValueT]):
             timeout: How long to wait, in seconds or as a `timedelta`; without limit by default.
 
         Raises:
-            TimeoutError: Nothing became due in time.
-            RedisUnavailableError: No answer before the deadline; a claimed value is redelivered when its lease expires.
+            TimeoutError: No value became due within `timeout`.
+            RedisUnavailableError: Redis did not answer before the deadline; a claimed value is redelivered when its
+                lease expires.
             ClientClosedError: The queue or its client is closed, or was closed during the wait.
 
         Guarantee: an interrupted call loses nothing: a value is acked only after it was returned to the caller.
@@ -245,15 +247,15 @@ class DelayedQueue(Generic[ValueT]):
             timeout: How long to wait for the first one, as for `take`; 0 does not wait.
 
         Returns:
-            The values, in the order of their due times; empty if nothing became due in time.
+            The values, in the order of their due times; empty if none became due within `timeout`.
 
         Raises:
             InvalidValueError: `max_values` or `timeout` is out of range.
-            RedisUnavailableError: No answer before the deadline; claimed values are redelivered when their leases
-                expire.
+            RedisUnavailableError: Redis did not answer before the deadline; claimed values are redelivered when their
+                leases expire.
             ClientClosedError: As for `take`.
 
-        Guarantee: as `take`.
+        Guarantee: as for `take`.
         """
         deliveries = self.claim_many(max_values, timeout)
         if deliveries:
@@ -268,7 +270,7 @@ class DelayedQueue(Generic[ValueT]):
             timeout: As for `take`.
 
         Raises:
-            TimeoutError: Nothing became due in time.
+            TimeoutError: No value became due within `timeout`.
             LeaseLostError: The block took longer than the lease: another consumer may have the value, too.
             RedisUnavailableError: As for `take`.
             ClientClosedError: As for `take`.

@@ -389,7 +389,7 @@ class Topic(Generic[PayloadT]):
         """Return a message that carries a payload.
 
         Args:
-            content: Identifies the message; messages of equal content merge; not empty.
+            content: The content, which identifies the message: equal contents merge. It must not be empty.
             payload: The payload, of the topic's class.
             options: Further arguments of the topic's messages, such as `time_range`, `priority` or `slot_basis`.
 

@@ -72,7 +72,7 @@ class Producer:
             message: The message.
             once: Topics with `merge=`: a name for this call, 1 to 200 characters. Another call of this name within an
                 hour, by any process, changes nothing and returns the same result. Each slot keeps its own names: a call
-                with another content is refused if that is in the same slot; otherwise it is a different call.
+                with another content is refused if that content is in the same slot; otherwise it is a different call.
 
         Returns:
             One new or one merged message; on a stream topic, also the id of the entry.

@@ -20,7 +20,7 @@ __all__ = ["Rmq"]
 class Rmq:
     """RMQ for one application. Create it next to the application; no event loop needs to run.
 
-    Each run of the lifespan creates a client, so that tests may start the application several times.
+    Each run of the lifespan creates a client, so that tests can start the application several times.
 
     Args:
         url: As for `rmq.RmqClient`, but a temporary Redis is not the default: if `url` is omitted, the environment

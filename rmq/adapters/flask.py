@@ -52,7 +52,7 @@ class Rmq:
             self.init_app(app)
 
     def init_app(self, app: flask.Flask) -> None:
-        """Initialize an application, with the command `flask rmq-worker` to run its handlers."""
+        """Initialize an application, and add the command `flask rmq-worker`, which runs the handlers, to it."""
         config = cast("dict[str, Any]", app.config)
         config.setdefault("RMQ_URL", None)
         config.setdefault("RMQ_OPTIONS", {})

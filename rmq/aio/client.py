@@ -136,7 +136,7 @@ class RmqClient(Closing):
     """A connection to RMQ for one event loop. Use it with `async with`, or `close` it.
 
     Names, arguments and behaviour are those of `rmq.RmqClient`; methods that may talk to Redis are coroutines. The
-    client connects at its first use, so it may be created before an event loop runs.
+    client connects at its first use, so it can be created before an event loop runs.
 
     Args:
         url: As for `rmq.RmqClient`.

@@ -18,7 +18,7 @@ TRIED_PORTS = 64
 
 
 class Server(HttpServer):
-    """A running exporter.
+    """An HTTP server that exports metrics to Prometheus, and amounts of work to autoscalers. It runs until closed.
 
     Args:
         registry: The metrics to serve, at any path but `/scale/`.
@@ -57,6 +57,9 @@ def serve(client: RmqClient, host: str = "127.0.0.1", port: int = PORT) -> Serve
         host: The address to listen on. There is no login, so do not expose it to untrusted networks.
         port: The port; 0 for a free one.
 
+    Returns:
+        The server, which runs until it is closed.
+
     Raises:
         InvalidValueError: The port is in use, or the address is not one of this machine.
 
@@ -77,6 +80,9 @@ def serve_handlers(client: RmqClient, host: str = "127.0.0.1", port: int = PORT)
         client: The worker's client.
         host: The address to listen on.
         port: The port. Further processes of the worker use the next free ports.
+
+    Returns:
+        The server, which runs until it is closed.
 
     Raises:
         InvalidValueError: None of the 64 ports from `port` on is free, or the address is not one of this machine.

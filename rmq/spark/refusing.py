@@ -37,8 +37,9 @@ def refuse(
 
     Args:
         frame: Rows of `readStream`, with `topic`, `slot`, `content` and `claim`; the option `columns` adds `claim`.
-        error: The reason; a column gives the reason of each row.
-        delay: Delay until their retry; a message without retries left dies. By default all die.
+        error: The reason; a column gives the reason of each row. By default "refused".
+        delay: Delay until the retry of the messages, more than 0: a `timedelta` or a text such as "30s"; a message
+            without retries left dies. By default all messages die.
         url: URL of Redis as the executors reach it; by default `RMQ_URL`.
 
     Returns:
@@ -79,7 +80,7 @@ def refuse_rows(
     Args:
         rows: Rows of `readStream`, such as `Row.asDict()`, with `topic`, `slot`, `content` (bytes or text) and `claim`.
         error: The reason.
-        delay: Delay until their retry; a message without retries left dies. By default all die.
+        delay: As for `refuse`.
         url: URL of Redis; by default `RMQ_URL`.
 
     Returns:
@@ -89,8 +90,8 @@ def refuse_rows(
         InvalidValueError: A value is missing, or `delay` is not more than 0.
         BatchAckedError: The batch of the rows is already acked.
         DriverReplacedError: A newer driver of the query reads the topic.
-        FencedError: Another worker has owned the slot since the read, so the batch fails at its next
-            read there. With `failOnLeaseLost=false` such rows count as missing.
+        FencedError: Another worker has owned the slot since the read, so the batch fails at its next read of that slot.
+            With `failOnLeaseLost=false` such rows count as missing.
         UnknownTopicError: The topic of a row is not registered.
         RedisUnavailableError: Redis did not answer before the deadline; some of the rows may already be refused.
 

@@ -128,7 +128,7 @@ def run_schedules(client: aio.RmqClient, *, limit: int = 10_000) -> Awaited[int]
 def run_schedules(client: RmqClient | aio.RmqClient, *, limit: int = 10_000) -> int | Awaited[int]:
     """Send the messages of all schedules that are due, as workers do. Handlers are not called: see `run_until_empty`.
 
-    Schedules of handlers that are marked as `scheduled` are put before, as `start` does.
+    Schedules of handlers that are marked as `scheduled` are put first, as `start` does.
 
     Args:
         client: The client whose schedules run.

@@ -25,7 +25,8 @@ class SentMessage(Generic[PayloadT]):
         content: The content, as bytes.
         body: The body; `None` for a message without one.
         value: Result of merging its sends: the body; for `Max`, `Min` and `Sum` a number; for `Collect` the items.
-        due_ms: Due time, epoch ms; `None` for a message that is due at once: by priority, rolled back, or on a stream.
+        due_ms: Due time, epoch ms; `None` for a message that is due at once: one with a priority, one that failed and
+            is in the backlog again, or an entry of a stream.
         priority: The priority, on a PRIORITY topic; otherwise `None`.
         merged: Number of sends merged into the message, if the topic has `merge=`; otherwise 1.
 
