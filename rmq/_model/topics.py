@@ -157,7 +157,7 @@ class Topic(Generic[PayloadT]):
         max_retries: Number of redeliveries before a message is dead, 0 to 999.
         lease: Time after which an unsettled message may be redelivered: a `timedelta` or a text such as "90s", whole
             seconds, 1 s to 24 h.
-        retry: Policy for the delay before a failed message is retried.
+        retry: Policy for the delay before a failed message is retried; `ExponentialRetry()` by default.
         max_content_bytes: Longest content, 1 to 65,536.
         max_body_bytes: Longest body, 0 to 16 MiB.
         max_backlog: Maximum number of messages in the topic's backlog, `None` for no limit; each slot has an equal
