@@ -428,8 +428,8 @@ class RmqClient:
     def change_topic(self, topic: Topic) -> Topic:
         """Change the registered settings of a topic.
 
-        `max_rate` and `max_burst` take effect within seconds. Running processes keep the other old settings until they
-        restart.
+        `max_rate` and `max_burst` take effect within seconds. Running processes keep their values of all other settings
+        until they restart.
 
         Args:
             topic: The result of `Topic.changed`, of which only the changed settings are stored; or another definition,
@@ -471,7 +471,7 @@ class RmqClient:
         """Delete a topic: its definition, and all that its slots hold.
 
         Running programs that use the topic get a `TopicDeletedError` for each send, and no more messages. A program
-        that starts later and uses the same topic registers it again, and all programs may go on.
+        that starts later and uses the same topic registers it again, and all programs can continue.
 
         Args:
             name: Name of the topic.
