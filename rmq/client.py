@@ -187,8 +187,8 @@ class RmqClient:
 
         Raises:
             RmqError: As for `producer`.
-            InvalidValueError: The topic has no such slot, a name or `start` is invalid, `group` is missing for a stream
-                topic, or an option is used that only stream topics have.
+            InvalidValueError: The topic has no such slot, a name or `start` is invalid, or `group` is missing for a
+                stream topic or given for another one.
             CoordinationError: This client has `owners` or `zookeeper`, so that only listeners can own slots.
         """
         if self._owners is not None:
