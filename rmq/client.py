@@ -121,8 +121,8 @@ class RmqClient:
         if not parsed.chosen:
             log.warning(
                 "no Redis URL is set: this client starts a temporary Redis. No other process can reach it, and "
-                "all its messages are lost when the client is closed or its process ends. Set %s, or pass a URL: %s, "
-                "without this warning",
+                "all its messages are lost when the client is closed or its process ends. To avoid this warning, "
+                "set %s, or pass a URL: %s",
                 URL_VARIABLE,
                 URL_FORMS,
             )
@@ -562,7 +562,7 @@ class RmqClient:
             InvalidValueError: It was made with `owners` or `zookeeper`.
         """
         if self._owners is not None:
-            raise InvalidValueError(f"--owners is {owners!r}, but the client has owners or zookeeper of its own")
+            raise InvalidValueError(f"--owners is {owners!r}, but the client sets owners or zookeeper; omit --owners")
         self._owners = owners_from(None, owners)
 
     def _registered(self, topic: Topic) -> tuple[Connections, Topic]:

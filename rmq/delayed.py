@@ -230,7 +230,7 @@ class DelayedQueue(Generic[ValueT]):
         """
         value = self._take(timeout)
         if value is None:
-            raise TimeoutError(f"nothing became due in {self.topic.name} within {timeout}")
+            raise TimeoutError(f"queue {self.topic.name}: nothing due within {seconds(timeout or 0, 'timeout'):g} s")
         return value
 
     def poll(self, timeout: float | timedelta = 0.0) -> ValueT | None:
@@ -289,7 +289,7 @@ class DelayedQueue(Generic[ValueT]):
         """Wait for a value and claim it; end with `finish` or `put_back`. Arguments and errors are those of `take`."""
         delivery = self.claim_soon(timeout)
         if delivery is None:
-            raise TimeoutError(f"nothing became due in {self.topic.name} within {timeout}")
+            raise TimeoutError(f"queue {self.topic.name}: nothing due within {seconds(timeout or 0, 'timeout'):g} s")
         return delivery
 
     def claim_soon(self, timeout: float | timedelta | None) -> Delivery | None:

@@ -256,7 +256,7 @@ def _make_folder(spark: SparkSession, out: str) -> None:
     except SPARK_ERRORS as error:
         reason = one_line(error)
     if reason:
-        raise InvalidValueError(f"folder {out!r} can't be created: {reason}")
+        raise InvalidValueError(f"folder {out!r} cannot be created: {reason}")
 
 
 class _Job:

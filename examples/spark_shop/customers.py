@@ -145,7 +145,7 @@ def read_rules(path: str | Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidValueError(f"rules file {str(path)!r} can't be read: {error}") from None
+        raise InvalidValueError(f"rules file {str(path)!r} cannot be read: {error}") from None
     try:
         if path.suffix == ".toml":
             table: object = tomllib.loads(text)

@@ -80,7 +80,7 @@ def check_file(path: str) -> None:
     try:
         names = parquet.read_schema(path).names  # its error is one line; Spark's are pages of traces
     except (pa.ArrowException, OSError) as error:
-        raise InvalidValueError(f"order lines {path!r} can't be read: {error}") from None
+        raise InvalidValueError(f"order lines {path!r} cannot be read: {error}") from None
     for name in COLUMNS:
         if name not in names:
             raise _lacks(path, name)
@@ -131,7 +131,7 @@ def read_lines(spark: SparkSession, path: str, *, numbered: bool = False) -> Dat
             lines = spark.read.parquet(path)
         types = dict(lines.dtypes)
     except SPARK_ERRORS as error:
-        raise InvalidValueError(f"order lines {path!r} can't be read: {one_line(error)}") from None
+        raise InvalidValueError(f"order lines {path!r} cannot be read: {one_line(error)}") from None
     for name, allowed in COLUMNS.items():
         type_name = types.get(name)
         if type_name is None:

@@ -72,7 +72,7 @@ def tail_all(
         raise InvalidValueError("streams is empty; it must have at least one stream topic")
     for view in views:
         if not isinstance(view, StreamView):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValueError(f"streams contains {brief(view, 100)}; each must be a result of `RmqClient.stream`")
+            raise InvalidValueError(f"streams contains {brief(view, 100)}; all must be results of `RmqClient.stream`")
     if any(view._connections is not views[0]._connections for view in views):
         raise InvalidValueError("streams come from different clients; all must come from the same client")
     return tail_of([(view, None) for view in {view.topic.name: view for view in views}.values()], start, timeout)

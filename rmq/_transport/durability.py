@@ -103,7 +103,7 @@ def parse_durability(level: str, replicas: int | None = None) -> Durability:
     if type(number) is not int or not 0 <= number <= 100:
         raise InvalidValueError(f"replicas is {replicas!r}; it must be a whole number from 0 to 100")
     if known is DurabilityLevel.REPLICATED and number == 0:
-        raise InvalidValueError("durability replicated needs at least 1 replica; without one, use memory or fsync")
+        raise InvalidValueError("replicas is 0; durability replicated needs at least 1, memory and fsync need none")
     if known is DurabilityLevel.MEMORY and number:
         raise InvalidValueError(f"replicas is {number}, but durability memory waits for no replica; use replicated")
     return Durability(known, number)

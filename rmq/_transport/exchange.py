@@ -293,7 +293,7 @@ class Exchange:
         if index < 0:
             return
         if message.startswith("NOSCRIPT") and batch.unloadable:
-            message = f"it cannot be loaded: {batch.unloadable}"
+            message = f"the script cannot be loaded: {batch.unloadable}"
         if not_executed(message):
             self._reopen(index, message, batch.address)
         elif AOF_TROUBLE in message:
@@ -362,8 +362,8 @@ class Exchange:
         call = self._calls[index]
         error = call.error(
             DurabilityError,
-            f"{call.target}: stored on the master, but not confirmed: {missing}; it is lost if the master fails now. "
-            f"{call.durable}",
+            f"{call.target}: stored on the master, but not confirmed: {missing}; the write is lost if the master "
+            f"fails now. {call.durable}",
         )
         error.missing = missing
         return error
@@ -387,7 +387,7 @@ def _heard_again(call: Call[Any], result: Any) -> Any:
 
 def _refused_again(call: Call[Any], error: RmqError) -> RmqError:
     """Return the error for a call that was refused when sent again; the first attempt may have been executed."""
-    return reply_lost(call, f"sent again, it was refused: {error}")
+    return reply_lost(call, f"its repeat was refused: {error}")
 
 
 def results_of(replies: Iterable[T | RmqError]) -> list[T]:

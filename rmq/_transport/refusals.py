@@ -51,7 +51,7 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             return fenced
         case "RMQ_ENSEMBLE":
             text = f"{target} is owned through ensemble {detail[0]}, not through this one"
-            return call.error(EnsembleMismatchError, f"{text}; RmqClient.adopt moves it to this one")
+            return call.error(EnsembleMismatchError, f"{text}; RmqClient.adopt moves it to this client's ensemble")
         case "RMQ_PAST":
             return call.error(FixedTimePassedError, _passed(*map(int, reversed(detail))))
         case "RMQ_FULL":
@@ -111,7 +111,7 @@ def _refused_merge(call: Call[Any], code: str, rest: str) -> RmqError:
         return call.error(CallChangedError, text)
     number, last = int(rest.split()[0]), rest.split()[-1]
     if code == "RMQ_REPEATED":
-        return reply_lost(call, f"its number {number} is no longer stored; the lowest stored number is {last}")
+        return reply_lost(call, f"Redis no longer keeps the reply to call {number}; it keeps those from call {last} on")
     content, record, rules = _refused_message(call, number)
     which = f"message {number} of a call to {call.target}"
     if code == "RMQ_RANGE":

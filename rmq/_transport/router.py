@@ -73,7 +73,7 @@ class Router(ABC):
             WireBrokenError: No server is known.
         """
         if self._node is None:
-            raise WireBrokenError(f"no master of key {key!r:.80} is known")
+            raise WireBrokenError(f"no master is known for key {key!r:.80}")
         return self._node
 
     def node_at(self, address: Address) -> Node:

@@ -208,8 +208,8 @@ class SentinelRouter(Router):
         unsafe = durability.replicas < len(priorities) and len(set(priorities)) > 1
         if unsafe and priorities != self._warned:
             log.warning(
-                "durability %s waits for %d of %d replicas of %s, whose replica-priority differs %s: a failover "
-                "promotes the lowest one, even if it lacks messages; use equal priorities, or set replicas=%d",
+                "durability %s waits for %d of %d replicas of %s, whose replica-priority values differ %s: a failover "
+                "promotes the replica with the lowest, even if it lacks messages; use equal values, or set replicas=%d",
                 durability.level.value,
                 durability.replicas,
                 len(priorities),

@@ -134,7 +134,7 @@ def warnings_about(
             "emptied, too; set appendonly yes, or disable automatic restarts"
         )
     if durability.replicas > replicas:
-        commands.append(f"has {replicas} replicas; durability {durability.level.value} waits for {durability.replicas}")
+        commands.append(f"has {replicas} of the {durability.replicas} replicas for durability {durability.level.value}")
     return commands
 
 

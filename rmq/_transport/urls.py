@@ -167,7 +167,7 @@ def parse_url(url: str | None) -> RedisUrl:
     if url is None and (url := secret(URL_VARIABLE)) is None:
         return RedisUrl(DEFAULT_URL, Topology.EMBEDDED, chosen=False)
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] - its value may be a password
-        raise InvalidUrlError(f"the URL is of type {type(url).__name__}; it must be a text: {URL_FORMS}")
+        raise InvalidUrlError(f"the URL is of type {type(url).__name__}; it must be a str: {URL_FORMS}")
     if not url.strip():  # such as ${REDIS_URL} in a Compose file if the variable is not set
         named = "url is" if os.environ.get(URL_VARIABLE) != url else f"{URL_VARIABLE} is set, but"
         raise InvalidUrlError(f"{named} empty; set it to the URL of a Redis: {URL_FORMS}")

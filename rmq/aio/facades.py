@@ -299,7 +299,7 @@ async def tail_all(
     views = list(streams)
     for view in views:
         if not isinstance(view, StreamTopic):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValueError(f"streams contains {brief(view, 100)}; each must be a result of `RmqClient.stream`")
+            raise InvalidValueError(f"streams contains {brief(view, 100)}; all must be results of `RmqClient.stream`")
     if not views:
         raise InvalidValueError("streams is empty; it must have at least one stream topic")
     tasks, plain = views[0]._tasks, [view._plain for view in views]  # pyright: ignore[reportPrivateUsage]

@@ -23,7 +23,7 @@ from rmq.errors import ClientClosedError, RmqError
 try:
     from greenlet import GreenletExit, getcurrent, greenlet
 except ImportError as error:  # pragma: no cover - the tests have it
-    raise ImportError("rmq.aio needs greenlet; install rmq[aio]") from error
+    raise ImportError("rmq.aio needs the package greenlet: pip install 'rmq[aio]'") from error
 
 log = reporter("rmq.aio")
 
@@ -88,7 +88,10 @@ def wait(awaitable: Awaitable[T], *, breakable: bool = False) -> T:
     if not isinstance(current, _Runner) or parent is None:
         if asyncio.iscoroutine(awaitable):
             awaitable.close()
-        raise RmqError("this object is internal to rmq.aio: use what its client returned, and await its methods")
+        raise RmqError(
+            "a blocking method of an internal object was called; call the methods of the objects that rmq.aio returns, "
+            "and await them"
+        )
     return cast("T", parent.switch((awaitable, breakable)))
 
 
@@ -278,7 +281,7 @@ class TaskGroup:
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if self._ending and task.cancelled() and not (caller is not None and caller.cancelling()):
-                raise ClientClosedError("this client was closed in the meantime") from None
+                raise ClientClosedError("this client was closed during the call") from None
             driver.break_off()
             task.add_done_callback(functools.partial(self._take_unclaimed, unclaimed))
             raise

@@ -224,7 +224,7 @@ def changed_merge(topic: Topic, bounds: MergeBounds) -> Merge:
         if not isinstance(merge.reduce, Collect):
             name = next(each for each in given if each.startswith("--collect"))
             is_another = f"the merge of topic {topic.name} is {merge_name(merge)}"
-            raise InvalidValueError(f"{name} requires the merge collect or join; {is_another}")
+            raise InvalidValueError(f"{name} requires a topic with the merge collect or join; {is_another}")
         changes["reduce"] = replace(merge.reduce, **of_collect)
     if bounds.window is not None:
         changes["window"] = bounds.window[0]

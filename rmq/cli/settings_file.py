@@ -84,22 +84,22 @@ def _table_of(path: Path) -> Mapping[str, Any] | None:
 def _checked(path: Path, table: Mapping[str, Any], parameters: Mapping[str, Mapping[str, Any]]) -> SettingsFile:
     known = [*parameters, "url", "url-file"]
     for name, value in table.items():
-        _check(name in known, path, name, f"is unknown; there are {', '.join(known)}")
+        _check(name in known, path, name, f"is unknown; the settings are {', '.join(known)}")
         tabular = isinstance(value, dict)
         _check(
-            tabular is (name in parameters), path, name, "must be a text" if tabular else f"must be a table, [{name}]"
+            tabular is (name in parameters), path, name, "must be a string" if tabular else f"must be a table, [{name}]"
         )
     url, url_file = table.get("url"), table.get("url-file")
     _check(url is None or url_file is None, path, "url-file", "and url are both set; set one of them")
     for name, value in (("url", url), ("url-file", url_file)):
-        _check(value is None or isinstance(value, str), path, name, "must be a text")
+        _check(value is None or isinstance(value, str), path, name, "must be a string")
     if url_file is not None:
         url = read_secret(path.parent / os.path.expanduser(url_file), f"url-file of {path}")
     options: dict[str, dict[str, Any]] = {}
     for command, own in parameters.items():
         options[command] = {}
         for name, value in table.get(command, {}).items():
-            _check(name in own, path, f"{command}.{name}", f"is unknown; there are {', '.join(own)}")
+            _check(name in own, path, f"{command}.{name}", f"is unknown; the settings are {', '.join(own)}")
             options[command][own[name].name] = _value(path, f"{command}.{name}", value, own[name])
     return SettingsFile(url, options)
 
@@ -111,8 +111,8 @@ def _value(path: Path, name: str, value: object, parameter: Any) -> object:
         return value
     several: list[Any] = [*cast("list[Any]", value)] if isinstance(value, list) else [value]
     plain = all(isinstance(each, str | int | float) and not isinstance(each, bool) for each in several)
-    _check(plain, path, name, "must be a text or a number")
-    _check(_is_repeated(parameter) or not isinstance(value, list), path, name, "must be one value")
+    _check(plain, path, name, "must be a string or a number")
+    _check(_is_repeated(parameter) or not isinstance(value, list), path, name, "must be a single value")
     return [str(each) for each in several] if _is_repeated(parameter) else str(several[0])
 
 

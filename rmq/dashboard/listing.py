@@ -75,7 +75,7 @@ def list_messages(
         InvalidValueError: The position, the pattern or the cursor is out of range.
     """
     if first > FARTHEST:
-        raise InvalidValueError(f"first is {first:,}; a list has at most {FARTHEST:,} messages: search by content")
+        raise InvalidValueError(f"first is {first:,}; a list shows at most {FARTHEST:,} messages: search by content")
     if len(places) == 1 and places != ("dead",) and not pattern and sort == "next" and cursor is None:
         rows = list(itertools.islice(_in_order(view, places[0], first), first, first + PAGE + 1))
         return Listing(rows[:PAGE], None, first + PAGE if len(rows) > PAGE and first + PAGE <= FARTHEST else 0)

@@ -48,10 +48,10 @@ def opening(orders: Sequence[OrderLine], seconds: float, url: str) -> Renderable
     """Return the text that is printed before the replay."""
     return Group(
         Text(f"A day of a shop, {orders[0].at:%Y-%m-%d}, in {seconds:g} seconds", "bold"),
-        "Each new price of an item has its picture redrawn once an hour (price-picture),",
-        "and those for the customers who bought it, larger customers first",
-        "(customer-picture). Orders close after half an hour unless they are paid",
-        "(close-order). What each customer spends is summed while it waits (takings).",
+        "Each new price of an item redraws its picture, at most once an hour",
+        "(price-picture), and those for the customers who bought it, larger customers",
+        "first (customer-picture). Orders close after half an hour unless they are paid",
+        "(close-order). The amounts that a customer spends are summed in the backlog (takings).",
         f"Some jobs fail. {WORKERS} worker processes, and Redis at",
         Text(url, "dim", overflow="fold"),
         "",

@@ -50,8 +50,8 @@ REFUSALS = {
     ),
     "RMQ_LOST": refusal(
         BatchLostError,
-        "{target}: the leases of {} messages expired while their batch was running, and other workers took "
-        "them. Restart the query, or set failOnLeaseLost to false to continue without them",
+        "{target}: the leases of {} messages expired while their batch was running, and other workers "
+        "claimed them. Restart the query, or set failOnLeaseLost to false to continue without them",
     ),
 }
 """Error codes of the queries' scripts, and the errors they become."""

@@ -130,9 +130,8 @@ def check_replays(topic: Topic, options: Options) -> None:
     most = max(0, topic.max_retries - 1)
     if options.max_replays is not None and options.max_replays > most:
         raise InvalidValueError(
-            f"maxReplays is {options.max_replays}, but topic {topic.name} has max_retries "
-            f"{topic.max_retries}: the messages would die before their batch is halved; it must be from 0 "
-            f"to {most}",
+            f"maxReplays is {options.max_replays}; on topic {topic.name}, whose max_retries is {topic.max_retries}, "
+            f"it must be from 0 to {most}, or messages would become dead before their batch is halved",
             topic=topic.name,
         )
 

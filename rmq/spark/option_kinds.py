@@ -51,7 +51,7 @@ def _wrong(name: str, value: str, rule: str) -> InvalidValueError:
 def text(text: str, name: str) -> str:
     """Return a text unchanged; raise an error if it is empty."""
     if not text:
-        raise InvalidValueError(f"{name} is empty")
+        raise InvalidValueError(f"{name} is empty; give it a value, or remove the option")
     return text
 
 
@@ -161,15 +161,15 @@ def hosts(text: str, name: str) -> str:
 def chroot(text: str, name: str) -> str:
     """Return a path in ZooKeeper."""
     if not is_chroot(text):
-        raise _wrong(name, text, "it must be a path like /rmq")
+        raise _wrong(name, text, "it must be a path such as /rmq")
     return text
 
 
 def no_lease(_text: str, name: str) -> None:
     """Raise `InvalidValueError`: the lease cannot be set as an option."""
     raise InvalidValueError(
-        f"format rmq has no option {name}: leases have the topic's length, and the query's driver "
-        "renews them; remove the option"
+        f"format rmq has no option {name}: the lease is a setting of the topic, and the query's driver renews "
+        "leases; remove the option"
     )
 
 

@@ -194,7 +194,7 @@ class Options:
         if self.topic is None or self.type is None or self.slots is None:
             given = {"topic": self.topic, "type": self.type, "slots": self.slots}
             missing = " and ".join(name for name, value in given.items() if value is None)
-            raise InvalidValueError(f"a new topic needs options topic, type and slots: {missing} is missing")
+            raise InvalidValueError(f"a new topic needs options topic, type and slots: set {missing}")
         return Topic(self.topic, self.type, slots=self.slots)
 
     @property
@@ -314,12 +314,12 @@ def _check_pairs(parsed: Options) -> None:
         )
     if parsed.merge == "none" and parsed.merge_rows != Options.merge_rows:
         raise InvalidValueError(
-            f"mergeRows is {parsed.merge_rows}, but merge is none: mergeRows limits the messages buffered for folding"
+            f"mergeRows is {parsed.merge_rows}, but merge is none, which buffers no rows to merge: remove mergeRows"
         )
     if parsed.atomic_limit != Options.atomic_limit and parsed.snapshot != "atomic":
         limit, snapshot = parsed.atomic_limit, parsed.snapshot
         raise InvalidValueError(
-            f"atomicLimit is {limit}, but snapshot is {snapshot}: atomicLimit is the limit of snapshot=atomic"
+            f"atomicLimit is {limit}, but snapshot is {snapshot}: atomicLimit has an effect with snapshot=atomic only"
         )
     if parsed.bad_rows == "collect" and not parsed.bad_rows_path:
         raise InvalidValueError("badRows=collect needs badRowsPath, the folder for rows that cannot be sent")
@@ -335,7 +335,7 @@ def _check_pairs(parsed: Options) -> None:
     if parsed.txn_app is not None and (parsed.once is not None or parsed.idempotent is False):
         raise InvalidValueError("txnAppId cannot be combined with once, or with idempotent=false")
     if parsed.max_delay_ms is not None and parsed.min_messages == 1:
-        raise InvalidValueError("maxTriggerDelay is the longest wait for minMessagesPerTrigger messages: set both")
+        raise InvalidValueError("maxTriggerDelay has no effect without minMessagesPerTrigger of 2 or more: set both")
 
 
 def _check_worker(parsed: Options, values: Mapping[str, Any]) -> None:
@@ -351,7 +351,8 @@ def _check_worker(parsed: Options, values: Mapping[str, Any]) -> None:
     foreign = [name for name in foreign if name.startswith(("zookeeper", "ownersSession"))]
     if foreign:
         keeper = "owners" if parsed.owners is not None else "zookeeper"
-        raise InvalidValueError(f"{', '.join(foreign)} cannot be combined with {keeper}: a slot has one owner")
+        names = ", ".join(foreign)
+        raise InvalidValueError(f"{names} cannot be combined with {keeper}: owners are kept in Redis or in ZooKeeper")
 
 
 def _check_bounds(parsed: Options) -> None:
@@ -363,7 +364,7 @@ def _check_bounds(parsed: Options) -> None:
             raise InvalidValueError(f"{low} is {least} and {high} is {most}; the minimum must not exceed the maximum")
     for name, first in (("first", parsed.first), ("start", parsed.start)):
         if first is not None and parsed.last is not None and first not in ("new", "all"):
-            _check_order(f"{name} is {first} and last {parsed.last}", first, parsed.last)
+            _check_order(f"{name} is {first} and last is {parsed.last}", first, parsed.last)
     for slot, first, last in parsed.ranges or ():
         _check_order(f"ranges has {first} to {last} for slot {slot}", first, last)
 

@@ -150,7 +150,7 @@ def check_payload(topic: Topic, names: Collection[str]) -> None:
     if own.isdisjoint(names) and not _PAYLOADS.isdisjoint(names):
         raise InvalidValueError(
             f"the payloads of topic {topic.name} are in column {' or '.join(sorted(own))}, which this read "
-            f"does not have, so they would be acked without being read. Its columns are {', '.join(names)}",
+            f"does not have, so its messages would be acked unread. The columns of the read are {', '.join(names)}",
             topic=topic.name,
         )
 
@@ -200,7 +200,7 @@ def check_schema(queue: str, schema: StructType) -> None:
             usual = ", ".join(columns_of(queue, None).names)
             near = difflib.get_close_matches(field.name.lower(), known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise InvalidValueError(f"a read of {queue} has no column {name}; its columns are {usual}{hint}")
+            raise InvalidValueError(f"a read of queue {queue} has no column {name}; its columns are {usual}{hint}")
         alike = any(isinstance(kind, pair) and isinstance(field.dataType, pair) for pair in _ALIKE)
         if not alike and not _same(kind, field.dataType):
             raise InvalidValueError(

@@ -122,7 +122,7 @@ def run_schedules(client: RmqClient, added: Sequence[Listener], most: int) -> in
                 sent += 1
             if sent > most:
                 raise AssertionError(
-                    f"more than {most} times of schedules are due; move the clock less, or raise limit"
+                    f"more than {most} due times of schedules have passed; move the clock less, or raise limit"
                 )
     return sent
 

@@ -55,7 +55,7 @@ def examine(client: RmqClient) -> Iterator[Check]:
     try:
         infos = _ask(client, "INFO")
     except UnsafeRedisError as error:
-        yield Check(State.FAILED, "server", shown(str(error), 500), "change the setting, then run this again")
+        yield Check(State.FAILED, "server", shown(str(error), 500), "change the setting, then run `rmq doctor` again")
         return
     except RedisUnavailableError as error:
         advice = "check the URL, the network, and whether the server runs"
@@ -152,7 +152,7 @@ def judge_clocks(clocks: Mapping[str, tuple[float, float]]) -> Iterator[Check]:
     advice = "synchronize the clocks, for example with chrony"
     apart_s = max(ahead) - min(ahead)
     if apart_s > CLOCKS_S + 2 * doubt_s:
-        text = f"the servers' clocks differ by {apart_s:.1f} s: slots are due by different clocks"
+        text = f"the servers' clocks differ by {apart_s:.1f} s: due times depend on the server of the slot"
         yield Check(State.WARNING, "clocks", text, advice)
     farthest_s = max(ahead, key=abs)
     if abs(farthest_s) > CLOCKS_S + doubt_s:
@@ -176,7 +176,7 @@ def _rights(client: RmqClient) -> Iterator[Check]:
     topics = client.topics()
     topic = next((each for each in topics if each.type.name != "STREAM"), None)
     if topic is None:
-        lacking = "with a backlog to check with" if topics else "yet"
+        lacking = "except STREAM topics" if topics else "yet"
         yield Check(State.UNKNOWN, "rights", f"not checked: there is no topic {lacking}")
         return
     try:

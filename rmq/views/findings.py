@@ -211,7 +211,7 @@ def findings_of(reading: Reading) -> list[Finding]:
         found.append(Finding(Severity.CRITICAL, Kind.NO_WORKER, "no worker is alive", number=unheard))
     found += [Finding(Severity.WARNING, Kind.UNREADABLE, shown(each.reason, 300)) for each in reading.unreadable[:3]]
     for name, since in [*reading.deleting.items()][:3]:
-        text = f"being deleted since {since}; if that was interrupted, `rmq topics delete {name}` ends it"
+        text = f"its deletion was begun at {since}; if it was interrupted, `rmq topics delete {name}` completes it"
         found.append(Finding(Severity.WARNING, Kind.DELETING, text, name))
     ranks = {each: rank for rank, each in enumerate([*Severity, *Kind])}
 
@@ -265,13 +265,13 @@ def _of_queue(reading: Reading, topic: TopicReading, stats: TopicStats) -> Itera
         yield Finding(Severity.WARNING, Kind.PAUSED, f"{slots}; {held:,} due there", name, number=held)
     most = topic.topic.max_backlog
     if most and stats.backlog >= 0.9 * most:
-        then = {WhenFull.REFUSE: "refuses sends", WhenFull.BLOCK: "lets sends wait", WhenFull.DROP: "drops messages"}
+        then = {WhenFull.REFUSE: "refuses sends", WhenFull.BLOCK: "makes sends wait", WhenFull.DROP: "drops messages"}
         text = (
             f"the backlog has {stats.backlog:,} of at most {most:,} messages; a full slot {then[topic.topic.when_full]}"
         )
         yield Finding(Severity.WARNING, Kind.FULL, text, name, number=stats.backlog)
     if lost := stats.unaccounted:
-        text = f"{counted(abs(lost), 'message')} {'are missing' if lost > 0 else 'too many'} by the topic's totals"
+        text = f"{counted(abs(lost), 'message')} {'missing' if lost > 0 else 'too many'}, by the topic's totals"
         yield Finding(Severity.CRITICAL, Kind.UNACCOUNTED, text, name, number=abs(lost))
     if any(slot.epoch for slot in stats.slots) and not served:  # then all slots have owners, even those of epoch 0
         owned = {slot for one in listeners for slot in one.slots}
@@ -352,7 +352,7 @@ def _growing(topic: TopicReading) -> Iterator[Finding]:
     during = f"in {counted(minutes, 'minute')}"
     again = (topic.figures.refailed or 0) - (topic.earlier.refailed or 0)
     if topic.earlier.refailed is not None and again > 0:
-        text = f"contents fail again after they were sent again: {counted(again, 'failure')} {during}"
+        text = f"messages that were sent again after a failure fail again: {counted(again, 'failure')} {during}"
         yield Finding(Severity.WARNING, Kind.FAILING_AGAIN, text, topic.topic.name, number=again)
     more = topic.figures.dead - topic.earlier.dead
     if more > 0:
@@ -379,7 +379,7 @@ def _of_workers(reading: Reading) -> Iterator[Finding]:
             kind = Kind.HUNG_HANDLER if first.hung else Kind.LONG_HANDLER
             severity = Severity.CRITICAL if first.hung else Severity.WARNING
             what = shown(first.content, 80) or counted(first.messages, "message")
-            text = f"a handler has had {what} for {span(running_ms)}" + (" and is hung" if first.hung else "")
+            text = f"a handler has run with {what} for {span(running_ms)}" + (" and is hung" if first.hung else "")
             text += f", on worker {shown(worker.name, 80)}"
             yield Finding(severity, kind, text, each.topic, each.group, worker.name, running_ms)
 

@@ -75,7 +75,7 @@ def merge_words(topic: Topic) -> dict[str, str]:
     if topic.type is TopicType.RANGE_MERGE:
         words["window"] = _window(merge)
     if merge.joins:
-        words["max count"] = "due at once when all parts are there"
+        words["max count"] = "due at once when all parts have arrived"
     elif merge.max_count is not None:
         words["max count"] = f"due at once with {merge.max_count:,} sends"
     if topic.type is TopicType.PRIORITY:
@@ -92,7 +92,7 @@ def _kept(merge: Merge) -> str:
 def _window(merge: Merge) -> str:
     window = merge.window
     if window is None:
-        return "each message names its own; the first one's counts"
+        return "each message sets its own; that of the first send counts"
     if isinstance(window, Fixed):
         return f"fixed, due {span(window.range_ms)} after the first send"
     if isinstance(window, Sliding):

@@ -81,7 +81,7 @@ def orders(client: RmqClient, make_topic: MakeTopic) -> Topic:
          "items        up to 10 of 99 bytes; then the oldest items are dropped"),
         (("--merge", "join", "--window", "sliding max 1h"),
          Merge(Collect(unique=True), window=Sliding(max_wait=timedelta(milliseconds=HOUR_MS)), max_count=PER_MESSAGE),
-         "max count    due at once when all parts are there"),
+         "max count    due at once when all parts have arrived"),
     ],
 )  # fmt: skip
 def test_topics_that_merge_are_created(

@@ -51,9 +51,7 @@ def test_what_cannot_be_done_ends_with_1_and_wrong_input_with_2(cli: Cli) -> Non
     cli(*put, "--every", "1h", "--version", "2")
     assert "outranked" in cli(*put, "--every", "2h", code=1).out
     ended = ("schedules", "put", "ended", JOBS.name, "c", "--every", "1h", "--until", "2020-01-01T00:00:00Z")
-    assert cli(*ended, code=1).out == (
-        "schedule ended: over, there is no time left until its end; nothing was stored\n"
-    )
+    assert cli(*ended, code=1).out == "schedule ended: over, no due time is left before --until; nothing was stored\n"
     assert cli("schedules", "remove", "t", code=1).out == "there is no schedule t\n"
     assert cli("schedules", "run-now", "t", "--json", code=1).json == {"schedule": "t", "result": "absent"}
     for options, text in (

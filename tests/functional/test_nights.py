@@ -113,7 +113,7 @@ def test_a_handler_that_hangs(
     try:
         with listening(client):
             wait_until(lambda: "is hung" in status_of(cli, topic), 60)
-            assert f"critical  {topic.name}: a handler has had item:6 for" in cli("status", topic.name, code=1).out
+            assert f"critical  {topic.name}: a handler has run with item:6 for" in cli("status", topic.name, code=1).out
             page = open_page("/", width, scheme)
             told(page, topic, "is hung")
             expect(page.get_by_role("region", name="Running handlers")).to_contain_text("item:6")

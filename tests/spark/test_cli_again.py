@@ -60,7 +60,7 @@ def test_replay_of_the_dead(spark: SparkSession, spark_client: RmqClient, topic:
         (("dead", "t", "--rate", "5/s"), 2, "require --redrive"),
         (("dead", "t", "--redrive", "--where", "true", "--rate", "0"), 2, "--rate is '0'"),
         (("dead", "{topic}", "--where", "error_typ = 1"), 2, "error_typ"),
-        (("dead", "{topic}", "--out", "/dev/null/x"), 2, "folder '/dev/null/x' can't be created"),
+        (("dead", "{topic}", "--out", "/dev/null/x"), 2, "folder '/dev/null/x' cannot be created"),
         (("dead", "{topic}", "--out", "out", "--format", "xml"), 2, "format is 'xml'"),
         (("dead", "{topic}", "nobody-knows"), 1, "nobody-knows"),
         (("replay", "t", "--day", "2026-02-30", "--rate", "5"), 2, "--day is '2026-02-30'"),

@@ -298,15 +298,15 @@ def test_wrong_settings_and_files_are_refused(shop: Shop, tmp_path: Path) -> Non
     ]:
         with pytest.raises(InvalidValueError, match=words):
             shop.settings(**given)
-    with pytest.raises(InvalidValueError, match=r"order lines .*lines' can't be read: .*does not exist"):
+    with pytest.raises(InvalidValueError, match=r"order lines .*lines' cannot be read: .*does not exist"):
         run(shop.spark, shop.settings())
     shop.order(1, 10)
     (tmp_path / "file").touch()
-    with pytest.raises(InvalidValueError, match=r"folder '.*file/out' can't be created: (?!An error occurred)"):
+    with pytest.raises(InvalidValueError, match=r"folder '.*file/out' cannot be created: (?!An error occurred)"):
         run(shop.spark, shop.settings(out=str(tmp_path / "file" / "out")))
     assert shop.topic not in {topic.name for topic in shop.client.topics()}
     (tmp_path / "text").write_text("no parquet at all")
-    with pytest.raises(InvalidValueError, match=r"can't be read: .*magic bytes"):
+    with pytest.raises(InvalidValueError, match=r"cannot be read: .*magic bytes"):
         read_lines(shop.spark, str(tmp_path / "text"))
     few = {"invoice_no": ["1"], "stock_code": [5]}
     pq.write_table(pa.table(few), tmp_path / "few")
@@ -339,7 +339,7 @@ def test_a_wrong_rules_file_is_refused(tmp_path: Path, name: str, text: str, rea
     (tmp_path / name).write_text(text)
     with pytest.raises(InvalidValueError, match=reason):
         read_rules(tmp_path / name)
-    with pytest.raises(InvalidValueError, match="can't be read"):
+    with pytest.raises(InvalidValueError, match="cannot be read"):
         read_rules(tmp_path / "absent.toml")
 
 

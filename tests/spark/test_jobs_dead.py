@@ -153,7 +153,7 @@ def test_with_a_priority_and_a_rate(spark: SparkSession, spark_client: RmqClient
         ({"where": "attempts + 1"}, "'attempts \\+ 1' is not a valid condition"),
         ({"where": "count(*) > 1"}, "condition"),
         ({"where": "cast(error_message as int) = 1"}, "late"),
-        ({}, "needs a condition"),
+        ({}, "need a condition"),
         ({"where": "true", "again": Again(priority=900)}, "not priorities"),
     ],
 )

@@ -198,7 +198,7 @@ def test_the_report_prints_what_came_of_it(
 
 @pytest.mark.parametrize("lines", ["nowhere.parquet", str(ROOT / "README.md")])
 def test_order_lines_that_cannot_be_read_are_named(spark: SparkSession, spark_client: RmqClient, lines: str) -> None:
-    with pytest.raises(InvalidValueError, match=f"order lines '{re.escape(lines)}' can't be read: "):
+    with pytest.raises(InvalidValueError, match=f"order lines '{re.escape(lines)}' cannot be read: "):
         run(spark, settings_of(spark_client, lines))
 
 

@@ -129,7 +129,7 @@ def test_a_job_that_breaks_in_the_middle_loses_nothing_and_is_finished_by_a_seco
         ("slot, content, died", {"priority": "99"}, "and has due times, not priorities"),
         ("slot, content, died", {"merge": "none"}, "cannot be combined with"),
         ("slot + 100 slot, content, died", {}, "slots are 0 to 3"),
-        ("'other' topic, slot, content, died", {}, "not a dead message of this topic"),
+        ("'other' topic, slot, content, died", {}, "not a dead message of topic"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_moved(

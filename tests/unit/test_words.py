@@ -62,7 +62,7 @@ def test_names_of_merges(merge: Merge | None, name: str) -> None:
 @pytest.mark.parametrize(
     ("window", "words"),
     [
-        (None, "each message names its own; the first one's counts"),
+        (None, "each message sets its own; that of the first send counts"),
         (Fixed("5s"), "fixed, due 5 s after the first send"),
         (Sliding("2s", max_wait="30s"), "sliding, due 2 s after the last send, or 30 s after the first"),
         (Sliding(max_wait="1h"), "sliding, due 1 h after the first send"),

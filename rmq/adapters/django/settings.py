@@ -27,7 +27,7 @@ def client_options() -> dict[str, Any]:
     options = cast("dict[str, Any]", setting)
     if unknown := sorted(map(str, options.keys() - set(OPTIONS))):
         raise ImproperlyConfigured(
-            f"the setting RMQ has unknown keys {', '.join(unknown)}; it may have {', '.join(OPTIONS)}"
+            f"the setting RMQ has unknown keys {', '.join(unknown)}; the known keys are {', '.join(OPTIONS)}"
         )
     return {name.lower(): value for name, value in options.items()}
 

@@ -46,7 +46,7 @@ def adopt(
     named = {"--owners": owners is not None, "--zookeeper": zookeeper is not None, "--no-zookeeper": no_zookeeper}
     given = [option for option, is_given in named.items() if is_given]
     if len(given) > 1:
-        raise InvalidValueError(f"{' and '.join(given)} cannot be combined: a slot has one owner")
+        raise InvalidValueError(f"{' and '.join(given)} cannot be combined; give one of them")
     if from_ensemble is not None and not given:
         raise InvalidValueError(
             "--from requires the new owner of the slots: --zookeeper HOST:PORT,..., --owners redis or --no-zookeeper"

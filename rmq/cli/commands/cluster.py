@@ -15,7 +15,7 @@ from rmq.views.documents import picked
 Folder = Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="Folder for the state of the cluster.")]
 DEFAULT_FOLDER = Path("rmq-cluster")
 
-cluster_app = make_group("Run a Redis Cluster, ZooKeepers, workers and a demo producer on this machine.")
+cluster_app = make_group("Run a Redis Cluster, ZooKeeper servers, workers and a demo producer on this machine.")
 
 
 def up(
@@ -32,7 +32,7 @@ def up(
         workers: Number of worker processes.
         producer: Run the demo producer.
         first_port: First of 15 consecutive ports. Default: free ports.
-        owners: What keeps the owners of slots. redis: no ZooKeepers are started.
+        owners: Where the owners of slots are kept. With redis, no ZooKeeper servers are started.
     """
     state = cluster_up(folder, workers=workers, producer=producer, first_port=first_port, owners=owners)
     _show(session, folder, state)

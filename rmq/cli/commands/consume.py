@@ -56,7 +56,7 @@ def consume(
     then: Settle = settle or ("release" if ack is False else "ack")
     if follow and then == "release":
         raise InvalidValueError(
-            "--follow cannot be combined with --settle release: the message would be delivered again at once"
+            "--follow cannot be combined with --settle release or --no-ack, which take effect when the command ends"
         )
     if group is None and (start or name):
         raise InvalidValueError("--start and --name require --group")
@@ -141,7 +141,7 @@ class _Printer:
     def _warn(self, lost: Sequence[Delivery], what: str) -> None:
         if lost:
             self._session.warn(
-                f"{counted(len(lost), 'message')} could not be {what} because the lease had expired; it is redelivered"
+                f"{counted(len(lost), 'message')} could not be {what} because of an expired lease; redelivery follows"
             )
 
     def _print(self, delivery: Delivery) -> None:

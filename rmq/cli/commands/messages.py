@@ -149,7 +149,7 @@ def search(
         prefix: Only contents that start with this text, instead of a pattern.
         places: Only messages in this state: store (the backlog), in-flight, retry or dead. Can be given more than once.
         limit: Maximum number of messages.
-        budget: Stop after about this many entries have been examined.
+        budget: Stop after about this many messages have been examined.
         cursor: Continue where an earlier search stopped.
     """
     with session.client() as client:
@@ -171,7 +171,7 @@ def search(
     none = f"no message of topic {topic} matches" if cursor is None else "no message matches so far"
     session.rows(found, partial(documents.message, definition), columns, none)
     if cursor is not None:
-        session.note(f"examined about {looked_at:,} entries; continue with --cursor '{cursor}'")
+        session.note(f"examined about {looked_at:,} messages; continue with --cursor '{cursor}'")
     return 0 if found else FAILED
 
 
@@ -207,7 +207,7 @@ def peek(
     """Show the next messages without claiming them. A stream topic requires --group.
 
     Options:
-        place: Which messages: store (the backlog), in-flight, or retry (waiting for a retry).
+        place: State of the messages: store (the backlog), in-flight, or retry (waiting for a retry).
         limit: Maximum number of messages.
     """
     with session.opened(topic) as (client, definition):

@@ -68,10 +68,10 @@ def put(
     until: Annotated[int | None, _Moment] = None,
     version: Annotated[int | None, typer.Option(metavar="N")] = None,
 ) -> int:
-    """Put a schedule, which sends a message again and again.
+    """Create or replace a schedule, which sends a message again and again.
 
-    Exit code 1: one with a higher version stays, or there is no time left until --until.
-    {scheduled} in the content or the body stands for the due time.
+    Exit code 1: the existing schedule has a higher version and is kept, or no due time is left before --until.
+    {scheduled} in the content or the body is replaced by the due time.
 
     Options:
         content: Content of the messages.
@@ -80,7 +80,7 @@ def put(
         tz: Time zone of --cron and {scheduled}, such as Europe/Berlin.
         body: Body of the messages.
         priority: priority: priority of the messages.
-        catch_up: After a time without a running worker, send each missed time instead of one message.
+        catch_up: After a time without a running worker, send a message for each missed due time, instead of one.
         start: Earliest due time.
         until: Latest due time.
         version: A schedule with a lower version, or without one, does not replace this one.
@@ -96,7 +96,7 @@ def put(
         info = client.schedules.get(name)
     due = "" if info is None or info.due_ms is None else f", next {from_now(info.due_ms, info.now_ms)}"
     if result is SchedulePut.OVER:
-        due = ", there is no time left until its end; nothing was stored"
+        due = ", no due time is left before --until; nothing was stored"
     session.result({"schedule": name, "result": result.value}, f"schedule {name}: {result.value}{due}")
     return FAILED if result in (SchedulePut.OUTRANKED, SchedulePut.OVER) else 0
 

@@ -189,7 +189,7 @@ def _where_to_go_on(error: SendError, messages: _Messages, topic: Topic, once: s
     go_on = f"continue at {where}" if once is None else f"send the whole input again with --once {once!r}"
     twice = behind + len(error.unknown)
     if once is None and twice and (topic.type is TopicType.STREAM or topic.merge is not None):
-        go_on += f": up to {twice:,} of these may already be stored, and would count twice"
+        go_on += f"; up to {twice:,} messages from there on may already be stored, and would count twice"
     return f"{error}; {accepted}; {go_on}"
 
 

@@ -25,8 +25,8 @@ def status(
 ) -> int:
     """Show what is stuck, failing or nearly full, the worst first, each with a command that shows more.
 
-    Below are the topics with their due messages and the waiting time of the oldest, those with trouble first. Rates are
-    those of the last minute; "-" if no process has recorded it. Exit code 1: something is critical.
+    Below are the topics with their due messages and the waiting time of the oldest, those with problems first. Rates
+    are those of the last minute, or "-" if no process has recorded them. Exit code 1: a problem is critical.
 
     Options:
         topics: Names of topics. Default: all topics.
@@ -53,7 +53,7 @@ def status(
 def doctor(session: Session) -> int:
     """Check a deployment: servers, clocks, definitions, rights, topics and workers. Changes nothing.
 
-    Exit code 1: a check has failed. Warnings, and what could not be checked, do not count.
+    Exit code 1: a check has failed. Warnings, and checks that could not be made, do not count.
     """
     with session.client() as client:
         checks: list[Check] = []

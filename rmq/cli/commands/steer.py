@@ -52,10 +52,12 @@ def purge(
     limit: Limit = None,
     yes: Yes = False,
 ) -> None:
-    """Delete the backlog permanently, once the topic's name is confirmed. For dead messages, use `rmq dead purge`.
+    """Delete messages permanently, by default the backlog, once the topic's name is confirmed.
+
+    For dead messages, use `rmq dead purge`.
 
     Options:
-        place: Which messages: store (the backlog), or retry (those waiting for a retry).
+        place: State of the messages: store (the backlog), or retry (waiting for a retry).
     """
     with session.opened(topic) as (client, definition):
 
@@ -110,7 +112,7 @@ ALL_COLUMNS = 100
 def workers(session: Session) -> None:
     """Show the processes that run listeners, from their last reports (every 5 s).
 
-    handlers: number of handlers that may run in parallel, with Adaptive() its present limit; "pauses" while the
+    handlers: number of handlers that may run in parallel; with Adaptive(), the current limit; "pauses" while the
     listener is paused, "rate" while the topic's rate limit holds messages back. p99: 99 % of the handler calls of the
     last 5 minutes took at most this long. longest: running time of the oldest running handler; "hung" if it exceeded
     its timeout. Below 100 columns, "slots" and "handlers" are left out, and "longest" and "seen" share a column.

@@ -204,7 +204,7 @@ def move_group(
     with session.opened(topic) as (client, definition):
         named = place in ("new", "all")
         try:
-            start = place if named else position_of(place, "place", redis_now_ms(client, definition))
+            start = place if named else position_of(place, "position", redis_now_ms(client, definition))
         except InvalidValueError as error:
             raise InvalidValueError(f"{error}, or new, or all") from None
         client.stream(definition).move_group(group, start)

@@ -59,7 +59,7 @@ def _rate(text: str, name: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InvalidValueError(f"{name} is {text!r}; it must be a number, or none for no limit") from None
+        raise InvalidValueError(f"{name} is {text!r}; it must be a number of deliveries per second, or none") from None
 
 
 def _or_none(parse: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
@@ -89,7 +89,7 @@ class Settings:
         full_timeout: Time that a send waits for room if when_full is block.
         ttl: Age at which messages become dead letters, or none.
         max_rate: Maximum number of deliveries per second in the whole cluster, or none.
-        max_burst: Maximum number of deliveries at once after a time without any, or none for as many as in a second.
+        max_burst: Maximum number of deliveries at once after a time without any, or none for those of one second.
         keep_attempts: Number of failed attempts kept with a message, with worker and the last traceback, or none.
         max_length: stream: maximum number of entries to keep, or none for no limit.
         max_age: stream: maximum age of entries to keep, or none for no limit.
@@ -177,7 +177,7 @@ def create_topic(
 
     Options:
         kind: range-merge, priority, fixed-time or stream.
-        slots: Number of slots (partitions), a power of two. With owners, it limits the workers of a topic.
+        slots: Number of slots (partitions), a power of two. With owners, it limits the number of workers.
         ties: priority: order of equal priorities: oldest first (default), or any, for priorities up to 2^53 - 1.
         max_priority: priority, ties oldest: largest priority. Default: 1048575.
     """

@@ -169,7 +169,7 @@ def _check_url(client: RmqClient, target: str, supervised: bool) -> None:
     if not named.chosen:
         client.close()
         raise InvalidUrlError(
-            f"client {target} has no URL of Redis; set {URL_VARIABLE} or --url, such as redis://host:6379"
+            f"client {target} has no Redis URL; set {URL_VARIABLE} or --url, such as redis://host:6379"
         )
     if supervised and named.temporary:
         client.close()

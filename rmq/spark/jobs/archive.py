@@ -110,7 +110,7 @@ def open_archive(spark: SparkSession, path: str, time_column: str | None = None)
         frame = frame.toDF(*lowered(frame.schema).names)  # capital letters make no difference, as in the sinks
         types = dict(frame.dtypes)
     except SPARK_ERRORS as error:
-        raise InvalidValueError(f"archive {path!r} can't be read: {one_line(error)}") from None
+        raise InvalidValueError(f"archive {path!r} cannot be read: {one_line(error)}") from None
     if "content" not in types:
         raise InvalidValueError(f"archive {path!r} has no column content; its columns are {', '.join(types)}")
     for name, kinds in _COLUMNS.items():

@@ -228,7 +228,7 @@ def _commits(spark: SparkSession, out: str) -> dict[int, float]:
     except SPARK_ERRORS as error:
         if "PATH_NOT_FOUND" in str(error):
             return {}
-        raise InvalidValueError(f"archive {out!r} can't be read: {one_line(error)}") from None
+        raise InvalidValueError(f"archive {out!r} cannot be read: {one_line(error)}") from None
     return {int(row.name): row.ms / 1_000 for row in rows if row.name.isdigit()}
 
 
@@ -332,7 +332,7 @@ class _Run:
             self._spark.read.text(f"{_checkpoint(out)}/offsets")
         except SPARK_ERRORS as error:
             if "PATH_NOT_FOUND" not in str(error):
-                raise InvalidValueError(f"archive {out!r} can't be read: {one_line(error)}") from None
+                raise InvalidValueError(f"archive {out!r} cannot be read: {one_line(error)}") from None
             with suppress(*SPARK_ERRORS):
                 if not self._spark.read.schema(_STORED).parquet(_entries(out)).isEmpty():
                     raise InvalidValueError(
@@ -432,7 +432,7 @@ class Turn:
             DriverReplacedError: Another run has the lock, for example after a pause longer than its lifetime.
         """
         if self._ask(HOLD_MS, keep=True).holder != self._holder:
-            raise self._at_work("another run was started while this one was paused")
+            raise self._at_work("another run was started while this run was paused")
 
     def _take(self, say: Say) -> None:
         before: Lock | None = None

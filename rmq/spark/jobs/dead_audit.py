@@ -60,7 +60,7 @@ class DeadAuditSettings:
         if len(set(self.topics)) < len(self.topics):
             raise InvalidValueError(f"topics contains a topic twice: {', '.join(self.topics)}")
         if (self.redrive or self.dry_run) and self.where is None:
-            raise InvalidValueError("redrive needs a condition; where='true' selects all dead messages")
+            raise InvalidValueError("redrive and dry_run need a condition; where='true' selects all dead messages")
 
 
 @dataclass(frozen=True)

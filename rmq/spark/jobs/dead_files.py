@@ -45,7 +45,7 @@ def check_files(form: str, folder: str) -> None:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidValueError(f"folder {folder!r} can't be created: {error.strerror}") from None
+        raise InvalidValueError(f"folder {folder!r} cannot be created: {error.strerror}") from None
     _figure()
 
 
@@ -68,7 +68,7 @@ def write_files(report: DeadReport, folder: str, form: str = "csv") -> tuple[Pat
     try:
         return _write(report, Path(folder), form)
     except OSError as error:
-        raise RmqError(f"folder {folder!r} can't be written: {error}") from None
+        raise RmqError(f"folder {folder!r} cannot be written: {error}") from None
 
 
 def _write(report: DeadReport, place: Path, form: str) -> tuple[Path, ...]:

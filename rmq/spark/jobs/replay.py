@@ -266,8 +266,8 @@ class _ArchiveReplay:
         for row in counted.collect():
             if row.problem is not None:
                 raise InvalidValueError(
-                    f"archive {self._settings.archive!r}: {row.number:,} messages of hour {row.hour} can't be sent to "
-                    f"topic {self._topic.name}: {row.problem}; nothing was sent"
+                    f"archive {self._settings.archive!r}: messages of hour {row.hour} cannot be sent to topic "
+                    f"{self._topic.name} ({row.number:,} in all): {row.problem}; nothing was sent"
                 )
             hours[row.hour] = hours.get(row.hour, 0) + row.number
             fingerprint += int(row.prints)

@@ -206,7 +206,7 @@ def _join_of(encoder: Encoder, content: bytes, value: Any, wanted: Any, weight: 
     parts = cast("list[Any]", value) if isinstance(value, list) else [value]
     if type(wanted) is not int or wanted < 1:
         raise InvalidMessageError(
-            f"column 'of' is {wanted!r} for content {content!r:.80}; it must be a whole number of 1 or more"
+            f"number of parts of {content!r:.80} is {wanted!r}; it must be a whole number of 1 or more"
         )
     if type(weight) is not int or not 1 <= weight <= MAX_COUNT:
         raise InvalidMessageError(f"weight of {content!r:.80} is {weight!r}; it must be from 1 to {MAX_COUNT}")

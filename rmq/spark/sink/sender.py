@@ -49,7 +49,7 @@ from rmq.spi.scripts import (
 
 log = logging.getLogger("rmq.spark")
 
-_PASSED = "fixed_time was in the past, by Redis' clock, when it was first sent"
+_PASSED = "fixed_time was in the past by Redis' clock when the message was first sent"
 
 HELD_BYTES = 32 * BATCH_BYTES
 """Maximum size of the messages that a task buffers, bytes."""
@@ -226,7 +226,7 @@ class TaskSender:
         refused = answer.refused if isinstance(answer, Once) else ()
         if refused and not self._bad_rows.collecting:
             raise InvalidMessageError(
-                f"{len(refused)} messages: {_PASSED}; badRows=collect writes such rows to a folder"
+                f"{len(refused)} of {len(batch)} messages: {_PASSED}; badRows=collect writes such rows to a folder"
             )
         if refused and isinstance(answer, Once) and answer.done is not None:
             return self._without_passed(batch)

@@ -388,8 +388,8 @@ def _check_names(options: Options, *, merges: bool) -> None:
     """Raise an error for options that identify the calls of a `write` if these cannot be identified."""
     if options.idempotent and not merges and options.txn_app is None:
         raise InvalidValueError(
-            "idempotent is for writeStream, and for topics with merge=: only a stream numbers a repeated "
-            "batch as before. In foreachBatch set txnAppId, and set txnVersion to the number of the batch"
+            "idempotent is for writeStream, and for topics with merge=: only a stream repeats a batch under the "
+            "same number. In foreachBatch, set txnAppId, and set txnVersion to the number of the batch"
         )
     if options.once is not None and (not merges or options.idempotent is False):
         raise InvalidValueError(

@@ -39,7 +39,7 @@ def parsed(offset: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], T], w
     """
     try:
         if offset["v"] != VERSION:
-            raise ValueError(f"version {offset['v']}")
+            raise ValueError(f"its version is {offset['v']}, not {VERSION}")
         return parse(offset)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidValueError(

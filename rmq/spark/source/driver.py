@@ -276,8 +276,8 @@ class QueryDriver(StreamDriver[Batch, QueryFigures]):
             BatchError: Unless `failOnDataLoss` is false.
         """
         text = (
-            f"Redis lost data of a running query on topic {self.topic.name}, as it was emptied or restored from an "
-            f"older copy: {what}"
+            f"Redis lost data of a running query on topic {self.topic.name}, because it was emptied or restored "
+            f"from an older copy: {what}"
         )
         data_lost(self._options, text, self.topic.name)
         self._driver, self._accepted = None, {}

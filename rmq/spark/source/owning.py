@@ -360,7 +360,7 @@ def unnamed(topic: Topic, error: FencedError) -> FencedError:
     """Return the error for a query without option `owners` or `zookeeper` on a topic whose slots have owners."""
     return FencedError(
         f"topic {topic.name} has workers that own its slots, but this query has no option owners or zookeeper. Set "
-        "the one of the workers so that the query shares the slots with them, or stop the workers and "
+        "the same option as the workers, so that the query shares the slots with them, or stop the workers and "
         f"run `rmq adopt {topic.name} --no-zookeeper`",
         topic=topic.name,
         slot=error.slot,

@@ -137,7 +137,7 @@ def test_what_cannot_be_followed_is_refused(
     with RmqClient(redis_url) as other:
         wrong: list[tuple[list[object], str]] = [
             ([], "streams is empty"),
-            ([topics[0]], "each must be a result of `RmqClient.stream`"),
+            ([topics[0]], "all must be results of `RmqClient.stream`"),
             ([client.stream(topics[0]), other.stream(topics[1])], "different clients"),
         ]
         for streams, says in wrong:

@@ -298,7 +298,7 @@ def test_the_command_line_chooses_owners(url: str, topic: Topic, tmp_path: Path)
         assert process.stdout.readline() == "a0 True\n"
     with cli.process("worker", "shop:other", "--owners", "redis", cwd=tmp_path) as process:
         _, said = process.communicate(timeout=60)
-        assert "--owners is 'redis', but the client has owners or zookeeper of its own" in said
+        assert "--owners is 'redis', but the client sets owners or zookeeper; omit" in said
 
 
 # --- from one keeper to another

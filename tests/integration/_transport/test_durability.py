@@ -158,7 +158,7 @@ def test_too_few_replicas_are_told_at_the_start(pair: Pair, topic: Topic, caplog
     with RmqClient(pair.master.url, durability="replicated", replicas=2, timeout_s=0.4) as client:
         with pytest.raises(DurabilityError, match=r"[01] of 2 replicas"):
             client.producer(topic).send(PriorityMessage("a", 100))
-    assert "has 1 replicas; durability replicated waits for 2" in caplog.text
+    assert "has 1 of the 2 replicas for durability replicated" in caplog.text
 
 
 def test_replicas_without_persistence_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:

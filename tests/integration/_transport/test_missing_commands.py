@@ -67,7 +67,8 @@ def test_a_server_without_scripts_is_told_of(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "command", "loading"), [("-evalsha", "evalsha", ": "), ("-script", "script", ": it cannot be loaded: ")]
+    ("right", "command", "loading"),
+    [("-evalsha", "evalsha", ": "), ("-script", "script", ": the script cannot be loaded: ")],
 )
 def test_a_right_that_is_missing_is_named(server: RedisServer, right: str, command: str, loading: str) -> None:
     told = f"{loading}NOPERM.*{command}.*; docs/operate/operations.md lists the permissions that RMQ needs$"

@@ -138,8 +138,8 @@ def test_unequal_priorities_of_replicas_are_warned_of_once(replicas: int, caplog
                 client._connections.invalidate()  # pyright: ignore[reportPrivateUsage]
                 client.topics()
     warnings = [each.getMessage() for each in caplog.records if "replica-priority" in each.getMessage()]
-    expected = "durability replicated waits for 1 of 2 replicas of queue, whose replica-priority differs (10, 100)"
-    assert [each.partition(":")[0] for each in warnings] == ([expected] if replicas == 1 else [])
+    text = "durability replicated waits for 1 of 2 replicas of queue, whose replica-priority values differ (10, 100)"
+    assert [each.partition(":")[0] for each in warnings] == ([text] if replicas == 1 else [])
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def test_in_flight_waiting_and_dead(client: RmqClient, make_topic: MakeTopic) ->
 
 def test_what_is_out_of_reach_is_refused(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = client.producer(make_topic(TopicType.PRIORITY)).topic
-    with pytest.raises(InvalidValueError, match="first is 10,001; a list has at most 10,000 messages"):
+    with pytest.raises(InvalidValueError, match="first is 10,001; a list shows at most 10,000 messages"):
         listed(client, topic, "store", first=FARTHEST + 1)
     assert listed(client, topic, "store", first=PAGE).rows == []
 

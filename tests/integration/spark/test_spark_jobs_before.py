@@ -68,7 +68,7 @@ def refused(url: str, *words: str, code: int) -> str:
         (("dead", "nobody-knows"), 1, "topic nobody-knows is not registered"),
         (("dead", LOG.name), 2, f"topic {LOG.name} is STREAM: its dead entries belong to groups"),
         (("dead", QUEUE.name, QUEUE.name), 2, f"topics contains a topic twice: {QUEUE.name}"),
-        (("dead", QUEUE.name, "--out", "/dev/null/x"), 2, "folder '/dev/null/x' can't be created"),
+        (("dead", QUEUE.name, "--out", "/dev/null/x"), 2, "folder '/dev/null/x' cannot be created"),
         (("dead", QUEUE.name, "--out", ".", "--format", "xml"), 2, "format is 'xml'"),
         (("replay", "nobody-knows", *REPLAY), 1, "topic nobody-knows is not registered"),
         (("replay", QUEUE.name, *REPLAY, "--run", "2"), 2, "run can be used with an archive only"),
@@ -94,7 +94,7 @@ def test_a_redis_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"lines": __file__}, "can't be read: "),
+        ({"lines": __file__}, "cannot be read: "),
         ({"topic": QUEUE.name}, f"topic {QUEUE.name} is registered as PRIORITY with 2 slots"),
         ({"sources": ("returns",)}, "source is 'returns'; it must be one of"),
         ({"rival": -1}, "rival is -1; it must be 0 or more"),

@@ -31,7 +31,7 @@ def test_confirmations(level: str, replicas: int | None, command: tuple[object, 
     ("level", "replicas", "match"),
     [
         ("safe", None, "must be memory, replicated or fsync"),
-        ("replicated", 0, "at least 1 replica"),
+        ("replicated", 0, "needs at least 1"),
         ("memory", 1, "waits for no replica"),
         ("fsync", -1, "whole number"),
         ("fsync", True, "whole number"),
@@ -108,6 +108,6 @@ def test_warnings() -> None:
     assert "comes back empty" in warning
     assert warnings_about({**forgetful, "role": "slave"}, "", MEMORY) == []
     [warning] = warnings_about(MASTER, None, Durability(DurabilityLevel.REPLICATED, 2))
-    assert warning == "has 1 replicas; durability replicated waits for 2"
+    assert warning == "has 1 of the 2 replicas for durability replicated"
     [warning] = warnings_about({**MASTER, "maxmemory_policy": "volatile-lru"}, "", MEMORY)
     assert "volatile-lru: when memory is short it evicts" in warning

@@ -252,7 +252,7 @@ def test_a_refusal_of_one_slot_after_a_lost_reply_may_have_been_stored_the_first
     [[refused, stored]] = state.results
     assert stored == "stored"
     assert isinstance(refused, ReplyLostError)
-    assert "sent again, it was refused: full" in str(refused)
+    assert "its repeat was refused: full" in str(refused)
 
 
 @pytest.mark.parametrize("reply", [0, 1])

@@ -83,7 +83,7 @@ def test_a_repeated_send_that_is_refused_may_be_stored_all_the_same() -> None:
     exchange.take_error(fly(exchange), "RMQ_PAST 6000 5000")
     (error,) = exchange.results
     assert isinstance(error, ReplyLostError)
-    assert "sent again, it was refused: fixed_time 5000 is in the past" in str(error)
+    assert "its repeat was refused: fixed_time 5000 is in the past" in str(error)
 
 
 def test_messages_that_a_repeat_refuses_by_themselves_may_be_stored_all_the_same() -> None:

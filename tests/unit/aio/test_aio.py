@@ -49,7 +49,7 @@ def test_nothing_else_blocks_by_itself(path: Path) -> None:
 
 def test_plain_logic_waits_only_where_it_was_awaited() -> None:
     async def main() -> None:
-        with pytest.raises(RmqError, match="await its methods"):
+        with pytest.raises(RmqError, match="and await them"):
             wait(asyncio.sleep(0))
         assert await TaskGroup(call_semaphore).run(lambda: wait(asyncio.sleep(0, "done"))) == "done"
 

@@ -11,7 +11,7 @@ from rmq import Merge, SendError, Sum, Topic, TopicType
 from rmq.cli.commands.send import _where_to_go_on  # pyright: ignore[reportPrivateUsage]
 
 LINES = cast("Any", SimpleNamespace(place=lambda number: (number, f"line {number}")))
-TWICE = "; continue at line 3: up to 4 of these may already be stored, and would count twice"
+TWICE = "; continue at line 3; up to 4 messages from there on may already be stored, and would count twice"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_a_batch_of_customers_is_what_the_source_takes() -> None:
     ("given", "why"),
     [
         ({"hosts": "zk1"}, "zookeeper is 'zk1'; it must be servers as host:port"),
-        ({"hosts": "zk1:2181", "chroot": "rmq"}, "chroot is 'rmq'; it must be a path like /rmq"),
+        ({"hosts": "zk1:2181", "chroot": "rmq"}, "chroot is 'rmq'; it must be a path such as /rmq"),
         (
             {"hosts": "zk1:2181", "user": "spark"},
             "zookeeper_user needs a password: set the environment variable RMQ_ZOOKEEPER_",
@@ -74,7 +74,7 @@ def test_an_audience_reaches_zookeeper_as_its_stream_does(tmp_path: Path, monkey
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_a_table_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path, form: str) -> None:
     (tmp_path / f"by_hour.{form}").mkdir()
-    with pytest.raises(RmqError, match="can't be written: "):
+    with pytest.raises(RmqError, match="cannot be written: "):
         write_files(DeadReport(0, 0, (), (), ()), str(tmp_path), form)
 
 

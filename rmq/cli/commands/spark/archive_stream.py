@@ -35,7 +35,7 @@ def archive_stream(
         group: Group whose position is the end of the archive.
         batch: Maximum number of entries in a batch.
         trim_after: Keep entries in the topic for this long after they are archived.  [default: 0s]
-        no_trim: Do not trim the topic; its retention does.
+        no_trim: Do not trim the topic; leave that to its retention.
         accept_loss: Continue if entries were deleted before they were archived.
     """
     if no_trim and trim_after is not None:
@@ -56,5 +56,5 @@ def archive_stream(
         session.line(f"{counted(report.trimmed, 'entry', 'entries')} trimmed")
     if report.held_slots:
         session.line(
-            f"{counted(report.held_slots, 'slot')} with archived entries that a group still needs, so they are kept"
+            f"archived entries of {counted(report.held_slots, 'slot')} were kept, because a group still needs them"
         )

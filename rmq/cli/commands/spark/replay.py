@@ -37,6 +37,7 @@ def replay(
         archive: Folder of Parquet files with archived messages.  [default: the topic's dead messages]
         time_column: Archive: column of the time.  [default: its timestamp column]
         from_topic: Archive: topic of the archived messages, if it is not TOPIC.
+        priority: priority: new priority. Default: that in the archive, otherwise the lowest.
         fixed_time: Archive, fixed-time: due time of all messages.
         run_name: Archive: name of the run. A new name sends all messages again.
         dry_run: Only count the messages.

@@ -47,5 +47,5 @@ class Command(BaseCommand):
         if not listeners:
             raise CommandError(f"no app has a module {MODULE} with functions decorated with rmq.listener")
         client = new_client()
-        self.stderr.write(f"{len(listeners)} listeners on {client.shown_url}")
+        self.stderr.write(f"listeners: {len(listeners)}, on {client.shown_url}")
         run_worker(client, listeners, **{name: options[name] for name in (*OPTIONS, "exit_when_hung")})
