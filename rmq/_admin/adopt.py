@@ -27,7 +27,7 @@ class Adoption:
     """The ensembles of a topic's slots, and the number of slots moved. On a stream topic, each group counts separately.
 
     Attributes:
-        ensemble: Identity of the ensemble that the slots are moved to, or would be; empty for none.
+        ensemble: Identity of the target ensemble, even if no slot was moved; empty without owners.
         stored: Identity of the previous ensemble -> number of its slots. The empty key has the slots that never had an
             owner.
         moved: Number of slots moved.

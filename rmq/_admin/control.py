@@ -66,26 +66,27 @@ class Control:
         dry_run: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> CancelledMatches:
-        """Remove all messages that match from the backlog, and those that wait for a retry.
+        """Remove all matching messages that are in the backlog or wait for a retry.
 
-        Messages in flight are not changed: they are handled, and one that fails waits for its retry; then call this
-        again. Dead messages stay; see `DeadLetters.purge`.
+        Messages in flight are not changed. If one of them fails and waits for a retry, a second call removes it. Dead
+        messages stay; see `DeadLetters.purge`.
 
         Args:
             pattern: Pattern for the content, with Redis' `*`, `?` and `[...]`.
             prefix: Literal start of the content, instead of a pattern.
             slots: Only these slots; all by default.
-            dry_run: Only count. A message may be counted twice while a set of the slot grows or shrinks.
-            progress: Called with the number removed so far.
+            dry_run: Only count the matches. Messages may be counted twice if others are sent or removed meanwhile.
+            progress: Called with the number of messages removed so far; not called with `dry_run`.
 
         Returns:
             The number of messages that were removed, or with `dry_run` would be, and of those found in flight.
 
         Raises:
-            InvalidValueError: Not exactly one of `pattern` and `prefix` is given, or the topic has no such slot.
+            InvalidValueError: Not exactly one of `pattern` and `prefix` is given, or the topic does not have one of the
+                slots.
 
-        Guarantee: bounded calls, atomic for each up to 256 messages of a slot; safe to repeat. Messages that are sent
-            meanwhile may be left. One line of the audit log for the whole step; none for a dry run.
+        Guarantee: atomic per call of up to 256 messages of a slot; safe to repeat. Messages that are sent meanwhile may
+            be left. The audit log has an entry for the start and one for the end; none for a dry run.
         """
         if (pattern is None) is (prefix is None):
             raise InvalidValueError("cancel_matching takes either pattern or prefix; to remove all messages, use purge")
@@ -154,7 +155,8 @@ class Control:
             `DONE`, `IN_FLIGHT` (being handled; unchanged), or `ABSENT`.
 
         Raises:
-            InvalidValueError: Not exactly one of the three is given, or one that the topic's type does not have.
+            InvalidValueError: Not exactly one of `due_in`, `fixed_time` and `priority` is given, topics of this type do
+                not have it, or it is out of range.
             FixedTimePassedError: `fixed_time` is in the past.
 
         Guarantee: atomic; safe to repeat. The message has all its retries again.
@@ -174,16 +176,21 @@ class Control:
         Returns:
             `DONE`, even if it was due already; `IN_FLIGHT` (being handled; unchanged), or `ABSENT`.
 
-        Guarantee: atomic; safe to repeat. A message that waited for a retry keeps its remaining retries; on a PRIORITY
-            topic it has all of them again. It is first in its slot, not in the topic.
+        Guarantee: atomic; safe to repeat. A message that waited for a retry keeps its remaining retries. On a PRIORITY
+            topic the message has all its retries again, and is first in its slot, not in the whole topic.
         """
         return self._apply("promote", partial(control.promote, self.topic), content, slot_basis)
 
     def redrive(self, content: Payload, slot_basis: Payload | None = None) -> Redriven:
         """Send a dead message again, with its body and all retries. For many messages, see `DeadLetters.redrive`.
 
+        It is due at once; on PRIORITY topics it has the lowest priority.
+
         Returns:
             `DONE`, `MERGED` (with a message of the same content in the backlog), or `ABSENT` (not dead).
+
+        Raises:
+            SendError: Redis is full; the message stays dead.
 
         Guarantee: atomic; safe to repeat.
         """
@@ -195,7 +202,10 @@ class Control:
         return result
 
     def purge_dead(self, content: Payload, slot_basis: Payload | None = None) -> bool:
-        """Delete a dead message; return whether it existed. For many messages, see `DeadLetters.purge`."""
+        """Delete a dead message; return whether it existed. For many messages, see `DeadLetters.purge`.
+
+        Guarantee: atomic; safe to repeat.
+        """
         name, slot = locate(self.topic, content, slot_basis)
         dropped = self._connections.run(dead.purge_dead(self.topic, slot, [name], self._audit.actor))
         self._audit.report("purge dead", f"dropped {dropped}", name)
@@ -217,7 +227,10 @@ class Control:
         return self._pause(slots, True)
 
     def resume(self, slots: Sequence[int] | None = None) -> int:
-        """End a pause; return the number of slots that were paused. Otherwise as `pause`."""
+        """End a pause of the topic, or of some of its slots; return the number of slots that were paused.
+
+        Raises and guarantees the same as `pause`.
+        """
         return self._pause(slots, False)
 
     def purge(
@@ -232,19 +245,21 @@ class Control:
         """Delete the messages of the backlog, or those that wait for a retry. Messages in flight are not affected.
 
         Args:
-            place: `store` (the backlog) or `retry`.
+            place: `store` (the backlog) or `retry` (waiting for a retry).
             confirm: The topic's name, as a safeguard against mistakes.
             slots: Only these slots; all by default.
-            limit: Maximum number of messages; unlimited by default. The lowest scores of a slot are deleted first.
-            progress: Called with the number deleted so far.
+            limit: Maximum number of messages; unlimited by default. The messages of a slot that are due first, or have
+                the lowest priority, are deleted first.
+            progress: Called with the number of messages deleted so far.
 
         Returns:
-            Number of deleted messages. No more are deleted than there were at the start.
+            Number of deleted messages. Of each slot, no more are deleted than it has when its turn comes.
 
         Raises:
-            InvalidValueError: `confirm` is not the topic's name, or `place` or a slot is invalid.
+            InvalidValueError: `confirm` is not the topic's name, or `place`, `limit` or a slot is invalid.
 
-        Guarantee: atomic per call of up to 1,000 messages.
+        Guarantee: atomic per call of up to 1,000 messages, or 128 in a slot with bodies. A repeat deletes further
+            messages.
         """
         if confirm != self.topic.name:
             raise InvalidValueError(f"confirm is {confirm!r:.80}; it must be the topic's name, {self.topic.name}")

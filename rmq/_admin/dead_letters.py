@@ -38,14 +38,14 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
-    """Selects dead messages; without conditions, all.
+    """Selects the dead messages that meet all conditions; without conditions, all dead messages.
 
     Attributes:
-        contents: Content is one of these.
-        matching: Content as text matches this pattern, with `*`, `?` and `[...]`.
+        contents: The contents to select, in bytes.
+        matching: Pattern for the content as text, with `*`, `?` and `[...]`.
         error_type: Type of the last error, such as `ValueError`.
-        died_after: Died at or after this time, an aware `datetime`.
-        died_before: Died before this time, an aware `datetime`.
+        died_after: Earliest time of death, inclusive: an aware `datetime`.
+        died_before: Latest time of death, exclusive: an aware `datetime`.
 
     Examples:
         >>> topic = client.producer(Topic("jobs", TopicType.PRIORITY)).topic
@@ -105,12 +105,12 @@ class Dead(Generic[D]):
         self.topic = topic
 
     def list(self, where: DeadFilter = ALL, limit: int | None = None) -> Iterator[D]:
-        """Yield dead messages slot by slot, oldest death first, up to `limit`.
+        """Yield up to `limit` dead messages, by default all: slot by slot, oldest death first.
 
         On a stream topic, `contents` and `matching` of the filter compare `DeadEntry.content`.
 
         Raises:
-            InvalidValueError: `limit` is not a whole number, or is negative.
+            InvalidValueError: `where` is not a `DeadFilter`, or `limit` is not a whole number of 0 or more.
         """
         check_filter(where)
         dead = chain.from_iterable(map(self._dead_of, range(self.topic.slots)))
@@ -123,7 +123,7 @@ class Dead(Generic[D]):
             start += len(page)
 
     def count(self, where: DeadFilter = ALL) -> int:
-        """Return the number of selected dead messages; without conditions they are not read."""
+        """Return the number of selected dead messages. Without conditions Redis counts them, and none is read."""
         if where != ALL:
             return sum(1 for _ in self.list(where))
         topic, group = self.topic, self._group
@@ -134,7 +134,15 @@ class Dead(Generic[D]):
         return sum(stats.dead for stats in call_slots(self._connections, range(topic.slots), sizes))
 
     def purge(self, where: DeadFilter = ALL, *, limit: int | None = None, progress: Progress | None = None) -> int:
-        """Delete dead messages; return how many. Entries stay in the stream. Arguments as for `redrive`."""
+        """Delete dead messages, and return their number. On a stream topic, the entries stay in the stream.
+
+        Arguments as for `redrive`.
+
+        Raises:
+            InvalidValueError: `where` is not a `DeadFilter`, or `limit` is not a whole number of 0 or more.
+
+        Guarantee: atomic per call of up to 100 messages. Messages that die while this runs are not deleted.
+        """
         check_filter(where)
         dropped, left = 0, most(limit, "limit")
         with self._audit.step("purge dead", self._about + meaning(where, limit)) as note:
@@ -155,18 +163,21 @@ class Dead(Generic[D]):
         Args:
             tell: Called with 1 to 100 dead messages of a slot, oldest death first, in a separate thread: a `Webhook`,
                 or a function, which should return within a minute.
-            name: Name of the subscription. Of the processes that use the same name, one calls its function; when it
-                ends, another one takes over. Each name is notified of all deaths.
-            every_s: Seconds between two checks, 0.01 to a day. A check costs one script per slot.
+            name: Name of the subscription, 1 to 64 characters of `A-Z a-z 0-9 . _ -`. Of the processes that use the
+                same name, one calls its function; when it ends, another one takes over. Each name is notified of all
+                deaths.
+            every_s: Seconds between two checks, 0.01 to a day. A check costs one script call per slot.
 
         Returns:
             An object that calls the function until it, or the client, is closed.
 
         Raises:
-            InvalidValueError: `name` is invalid, `every_s` is out of range, or `tell` is an async function.
+            InvalidValueError: `name` is invalid, `every_s` is out of range, or `tell` is an async function or does not
+                take one argument.
 
-        Guarantee: at least once. Messages for which `tell` raised an error are passed again, and so are the last ones
-            after a crash. Messages that were purged, trimmed or redriven before a check are not notified.
+        Guarantee: each message is passed at least once. Messages for which `tell` raised an error are passed again, and
+            so are the last ones after a crash. Messages that were purged, trimmed or redriven before a check are not
+            passed.
         """
         check_plain(tell, "tell")
         check_takes_one(tell, "tell", "a list of DeadMessage")
@@ -255,9 +266,9 @@ class DeadLetters(Dead[DeadMessage]):
 
         Args:
             where: Selects the messages; all by default. Messages that die while this runs are not sent.
-            limit: Maximum number of messages.
+            limit: Maximum number of messages; unlimited by default.
             per_second: Maximum number of messages per second; unlimited by default.
-            priority: For PRIORITY topics; the lowest by default.
+            priority: For PRIORITY topics: priority of the messages; the lowest by default.
             due_in: For time topics: delay until they are due, a `timedelta` or a text such as "5m"; at once by default.
             progress: Called with the number of messages processed so far.
 
@@ -265,12 +276,13 @@ class DeadLetters(Dead[DeadMessage]):
             Numbers of messages sent again, merged with one in the backlog, and removed in the meantime.
 
         Raises:
-            InvalidValueError: `priority` on a time topic, `due_in` on a PRIORITY topic, or a number out of range.
+            InvalidValueError: `priority` is given on a time topic or `due_in` on a PRIORITY topic, a number is out of
+                range, or `where` is not a `DeadFilter`.
             SendError: Redis is full; the message stays dead.
 
-        Guarantee: atomic per call of up to 100 messages. If the content is in the backlog already, that message stays
-            as it is; with `priority` or `due_in` it gets the new priority or due time, and keeps its body, which is
-            newer.
+        Guarantee: atomic per call of up to 100 messages. If the content is in the backlog already, the message there
+            keeps its body, which is newer, or with the topic's `merge` the two values are combined. It keeps its
+            priority or due time unless `priority` or `due_in` is given.
         """
         score = new_score(self.topic, priority, due_in)
         overwrite = priority is not None or due_in is not None
@@ -311,9 +323,10 @@ class GroupDead(Dead[DeadEntry]):
         Arguments as for `DeadLetters.redrive`.
 
         Returns:
-            Numbers of entries redelivered, and removed in the meantime. Streams do not merge.
+            Numbers of entries redelivered, and removed in the meantime; `merged` is 0, since streams do not merge.
 
         Raises:
+            InvalidValueError: `where` is not a `DeadFilter`, or `limit` is not a whole number of 0 or more.
             SendError: Redis is full; the entry stays dead.
 
         Guarantee: atomic per call of up to 100 entries; safe to repeat. An entry that has been trimmed from the stream

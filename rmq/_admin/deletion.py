@@ -29,14 +29,14 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """What became of a deleted topic.
+    """The result of deleting a topic.
 
     Attributes:
-        topic: Its name.
+        topic: Name of the topic.
         slots: Number of its slots.
-        messages: Number of messages that were dropped, dead ones too; on a stream topic of entries, acked ones too, and
-            of the groups' dead ones.
-        schedules: Names of schedules that send to it, which now fail.
+        messages: Number of messages that were dropped, including dead ones; on a stream topic, number of entries,
+            including acked ones, plus the dead entries of its groups.
+        schedules: Names of the schedules that send to the topic; these sends now fail.
 
     Examples:
         >>> DeletedTopic("jobs", slots=8, messages=0).messages

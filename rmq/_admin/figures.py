@@ -21,12 +21,12 @@ class Rates:
     """Rates per second between two readings.
 
     Attributes:
-        seconds: Time between the readings.
+        seconds: Time between the readings, in seconds.
         sent: Accepted messages, including merged ones.
         merged: Sent messages that merged with another.
         delivered: Messages delivered.
         acked: Messages acked.
-        retried: Failed messages that are retried.
+        retried: Failed deliveries whose messages are retried.
         buried: Messages that became dead after failures.
         expired: Messages that became dead because of their age (`ttl_expired`).
         dropped: Messages dropped because the backlog was full.
@@ -57,8 +57,8 @@ class ServerMemory:
     """The memory of a Redis server.
 
     Attributes:
-        used_bytes: Memory in use.
-        limit_bytes: Its `maxmemory`, 0 for none.
+        used_bytes: Memory in use, in bytes.
+        limit_bytes: Its `maxmemory` in bytes; 0 for no limit.
 
     Examples:
         >>> all(memory.used_bytes > 0 for memory in client.server_memory().values())
@@ -70,7 +70,7 @@ class ServerMemory:
 
     @classmethod
     def from_info(cls, info: bytes) -> ServerMemory:
-        """Parse the section `memory` of INFO."""
+        """Parse the section `memory` of the reply to INFO."""
         values = dict(line.split(b":", 1) for line in info.splitlines() if b":" in line)
         return cls(int(values.get(b"used_memory", 0)), int(values.get(b"maxmemory", 0)))
 
@@ -87,7 +87,7 @@ class _Summed:
         return sum(slot.unaccounted for slot in self.slots)
 
     def total(self, name: str) -> int:
-        """Return a counter summed over the slots; `totals` of the slots lists the names."""
+        """Return a counter summed over the slots, 0 for an unknown name; `totals` of a slot lists the names."""
         return sum(slot.totals.get(name, 0) for slot in self.slots)
 
 
@@ -139,7 +139,10 @@ class TopicStats(_HandedOut):
 
     @property
     def oldest_due_ms(self) -> int | None:
-        """Earliest due time in the backlog, epoch ms; on PRIORITY topics, the time of the reading. `None` if empty."""
+        """Earliest due time in the backlog, epoch ms; on PRIORITY topics the time of the reading.
+
+        `None` if the backlog is empty.
+        """
         return min((slot.oldest_due_ms for slot in self.slots if slot.oldest_due_ms is not None), default=None)
 
     @property
@@ -152,8 +155,9 @@ class TopicStats(_HandedOut):
     def oldest_wait_ms(self) -> int | None:
         """Waiting time of the oldest due message, ms: since it was due or, on PRIORITY topics, since it was sent.
 
-        0 if none is due; `None` on PRIORITY topics with ties `any`, whose scores have no ages. On other PRIORITY
-        topics, only two messages of each slot are compared: the next one, and the oldest one of the lowest priority.
+        0 if none is due; `None` on PRIORITY topics with `ties="any"`, which do not store when messages were sent. On
+        other PRIORITY topics, only two messages of each slot are compared: the next one, and the oldest one of the
+        lowest priority.
         """
         if self.topic.type.timed or not self.backlog:
             return self.lateness_ms
@@ -187,21 +191,22 @@ class SlotStats:
     Attributes:
         now_ms: Redis' time of the reading, epoch ms.
         backlog: Number of messages in the backlog.
-        due_now: Number of these that may be delivered now.
+        due_now: Number of messages in the backlog that may be delivered now.
         in_flight: Number of messages in flight.
         waiting: Number of failed messages that wait for their retry.
         dead: Number of dead messages.
-        oldest_due_ms: Due time of the earliest message in the backlog, epoch ms; for PRIORITY and rollbacks `now_ms`;
-            `None` if the backlog is empty.
+        oldest_due_ms: Earliest due time in the backlog, epoch ms; on PRIORITY topics, and while a rolled-back message
+            is in the backlog, `now_ms`; `None` if the backlog is empty.
         next_due_ms: Time at which the slot is due next, epoch ms; 0 for never.
         epoch: Epoch of the last owner, 0 without owners.
         paused: Whether claims are paused.
-        totals: Counters since the topic began: accepted, merged, delivered, acked, retried, expired, released,
-            exhausted, buried, redriven, cancelled, purged, trimmed, dropped (too much for the backlog), ttl_expired
-            (too old, went to the dead), refailed (failures of a content that has failed and was sent again since its
-            last ack: each send has all its retries, so that it never dies). Counters never incremented are absent.
-        oldest_sent_ms: PRIORITY with the oldest first: time of sending of the next message or of the oldest one of the
-            lowest priority, whichever is earlier, epoch ms; `None` if both are unknown, and on other topics.
+        totals: Counters since the topic was created: accepted, merged, delivered, acked, retried, expired, released,
+            exhausted, buried, redriven, cancelled, purged, trimmed, adopted, dropped (no room in the backlog),
+            ttl_expired (died because of their age), refailed (failures of contents that have failed and were sent again
+            since their last ack: each send restores all retries, so such a message may never die). Counters that were
+            never incremented are absent.
+        oldest_sent_ms: On PRIORITY topics with `ties="oldest"`: time of sending of the next message or of the oldest
+            one of the lowest priority, whichever is earlier, epoch ms; `None` if both are unknown, and on other topics.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY, slots=2)
@@ -227,15 +232,15 @@ class SlotStats:
 
     @property
     def overdue_ms(self) -> int:
-        """Time since a message, a retry or the end of a lease became due, ms; 0 if none is.
+        """Time for which a due message, a due retry or an expired lease has waited to be taken up, ms; 0 for none.
 
-        It is always 0 while a slot of a PRIORITY topic has a backlog.
+        On a PRIORITY topic it is always 0 while the slot has a backlog.
         """
         return max(0, self.now_ms - self.next_due_ms) if self.next_due_ms else 0
 
     @property
     def unaccounted(self) -> int:
-        """Accepted messages that are neither present, merged, acked nor removed on purpose: 0 unless Redis lost data.
+        """Number of accepted messages that are neither present, merged, acked nor removed: 0 unless Redis lost data.
 
         If it is 0, store + prepare + retry + dead + acked + cancelled + purged + trimmed + dropped = accepted - merged.
         """
@@ -250,19 +255,20 @@ class GroupSlot:
     """Figures of a group on one slot, read atomically.
 
     Attributes:
-        last_id: Id of the last entry delivered for the first time; empty if the group is not registered.
+        last_id: Id after which the group reads on; empty if the group is not registered.
         pending: Number of entries delivered and not acked: in flight, or waiting for a retry.
         waiting: Number of pending entries that wait for a retry.
         dead: Number of dead entries of the group.
-        lag: Number of entries not yet delivered to the group; if it started at an id, at most 1,000 until it has caught
-            up once. `None` if the group is not registered.
-        epoch: Epoch of its last owner here, 0 without owners.
+        lag: Number of entries not yet delivered to the group; if it started at an id, or was moved to one, at most
+            1,000 until it has caught up once. `None` if the group is not registered.
+        epoch: Epoch of the group's last owner in this slot, 0 without owners.
         paused: Whether claims are paused.
         oldest_id: Id of the oldest entry delivered and not acked; empty for none.
         totals: Counters: fresh (delivered for the first time), delivered, acked, retried, expired, released, buried,
-            lost (trimmed or deleted before they were acked), redriven, resent, skipped, purged, trimmed.
-        overdue_ms: Time for which a pending entry could have been taken up again, because its lease has ended or its
-            retry is due, ms; the longest of the retries and the 100 oldest entries, 0 for none.
+            lost (trimmed or deleted before they were acked), redriven, resent (redriven as a copy), skipped (not
+            delivered, such as copies for other groups), and of dead entries purged and trimmed.
+        overdue_ms: Longest time since the lease of one of the 100 oldest pending entries ended, or since a retry became
+            due, ms; 0 for neither.
 
     Examples:
         >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic
@@ -292,7 +298,7 @@ class GroupSlot:
 
     @property
     def unaccounted(self) -> int:
-        """Delivered entries that are neither acked, pending, dead nor removed on purpose: 0 unless Redis lost data."""
+        """Number of delivered entries that are neither acked, pending, dead nor removed: 0 unless Redis lost data."""
         total = self.totals.get
         gone = sum(total(name, 0) for name in ("acked", "lost", "resent", "purged", "trimmed"))
         return total("fresh", 0) - self.pending - self.dead - gone
@@ -354,7 +360,7 @@ class StreamSlot:
 
     @property
     def unaccounted(self) -> int:
-        """Sent entries that are neither in the stream nor were trimmed or deleted: 0 unless Redis lost data."""
+        """Number of sent entries that are neither in the stream, trimmed nor deleted: 0 unless Redis lost data."""
         total = self.totals.get
         return total("accepted", 0) + total("copied", 0) - self.length - total("trimmed", 0) - total("deleted", 0)
 
@@ -399,10 +405,10 @@ class ConsumerStats:
     """A consumer of a group.
 
     Attributes:
-        pending: Number of entries that it holds, on all slots.
-        idle_ms: Time since it last claimed or renewed entries, or was given any, ms.
-        gone: Whether no process seems to use this name: it holds entries that were not renewed within a lease, or holds
-            none and has been idle for long.
+        pending: Number of pending entries that it holds, on all slots.
+        idle_ms: Time since it last claimed or renewed entries, ms.
+        gone: Whether it has been idle for two leases, or for the `idle_s` of `StreamTopic.consumers`: no process seems
+            to use its name.
 
     Examples:
         >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic

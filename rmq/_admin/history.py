@@ -135,7 +135,13 @@ class History:
         self._registry = Registry(connections)
 
     def last(self, topic: str | None = None, minutes: int = MINUTES) -> list[Minute]:
-        """Return the last records of a topic, or of all topics together, oldest first. Minutes may be missing."""
+        """Return up to `minutes` last records of a topic, or of all topics together, oldest first; by default of a day.
+
+        A minute in which no process recorded is missing. The list is empty if there are no records.
+
+        Raises:
+            InvalidValueError: `topic` is not a topic's name, or `minutes` is not a whole number of 1 or more.
+        """
         check_whole("minutes", minutes, MAX_SCORE)
         if topic is not None:
             check_name(topic)
@@ -143,7 +149,7 @@ class History:
         return [minute for minute in map(Minute.from_bytes, records) if minute is not None]
 
     def take_turn(self) -> tuple[int, int | None]:
-        """Return Redis' time, epoch ms, and the minute to record; `None` if another process records it."""
+        """Return Redis' time, epoch ms, and the minute to record, which is `None` if another process records it."""
         holder = token_hex(8)
         lock = self._connections.run(shared.take_lock(HISTORY_LOCK_KEY, "minute", holder, 60_000, "period"))
         return lock.now_ms, lock.till_ms // 60_000 - 1 if lock.holder == holder else None

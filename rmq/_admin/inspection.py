@@ -77,9 +77,10 @@ class Inspection(View):
         return messages
 
     def pages(self, slot: int, place: Place, page: int = 1_000, start: int = 0) -> Iterator[PeekedMessage]:
-        """Yield all messages of a slot in one state, page by page. Messages that change state meanwhile may be missed.
+        """Yield all messages of a slot in one state, page by page.
 
-        `place` and errors as for `peek`. A page has 1 to 1,000 messages; the first `start` messages are skipped.
+        While messages enter or leave this state, others may be missed or returned twice. `place` and errors as for
+        `peek`. A page has 1 to 1,000 messages; the first `start` messages are skipped.
         """
         checked_slots(self.topic, [slot])
         _check_page(place, "page", page)
@@ -94,7 +95,11 @@ class Inspection(View):
             start += len(messages)
 
     def find(self, content: Payload, slot_basis: Payload | None = None, everywhere: bool = False) -> Whereabouts:
-        """Return the present state of a message, in the slot of its slot basis or, with `everywhere`, in any slot."""
+        """Return the present states of a message. If it has none, `gone` of the result is true.
+
+        The message is looked up in the slot of its slot basis, by default its content. If it is not there, `everywhere`
+        continues in all other slots.
+        """
         name, home = locate(self.topic, content, slot_basis)
         place = self._connections.run(viewing.find(self.topic, home, name))
         if place.gone and everywhere:
@@ -130,7 +135,7 @@ class Inspection(View):
             budget: Approximate number of messages to examine per page, 1 to 1,000,000, even if none matches.
 
         Returns:
-            A page. The last page has the `cursor` `None`.
+            A page. Its `cursor` is `None` on the last page.
 
         Raises:
             InvalidValueError: Both `pattern` and `prefix` are given, a state, slot or cursor is invalid, or a number is
@@ -174,7 +179,7 @@ class Inspection(View):
     def audit(self, limit: int = 50, slots: Sequence[int] | None = None) -> list[AuditLine]:
         """Return the audit log, newest entry first. About the last 1,000 entries of each slot are kept.
 
-        Actions on all slots are recorded in slot 0.
+        Slot 0 has the actions on all slots, and the purges, redrives and cancellations of many messages.
 
         Raises:
             InvalidValueError: `limit` is not 1 to 1,000, or the topic does not have one of the slots.

@@ -66,17 +66,17 @@ class _InSlot:
 
     @property
     def first_sent(self) -> datetime | None:
-        """Time at which its first send arrived, by Redis' clock; `None` if that is unknown."""
+        """Time at which its first send arrived, in UTC by Redis' clock; `None` if that is unknown."""
         return moment_of(self.first_sent_ms)
 
     @property
     def last_sent(self) -> datetime | None:
-        """Time at which its last send arrived, by Redis' clock; `None` if that is unknown."""
+        """Time at which its last send arrived, in UTC by Redis' clock; `None` if that is unknown."""
         return moment_of(self.last_sent_ms)
 
     @property
     def claimed_ms(self) -> int | None:
-        """In flight: time of its claim, or of the last renewal of its lease if there was one, epoch ms; else `None`."""
+        """Time of its claim, or of the last renewal of its lease, epoch ms; `None` if the message is not in flight."""
         message = cast("PeekedMessage", self)
         return min(message.score // STAMP, message.now_ms) if message.place == "prepare" else None
 
@@ -91,15 +91,15 @@ class PeekedMessage(_InSlot):
     """A message in its slot, seen without claiming it.
 
     Attributes:
-        place: `store`, `prepare` (in flight) or `retry` (waiting).
-        due_ms: Epoch ms: when it is due, its lease ends, or its retry starts; `None` for a priority or a
-            rolled-back message, which are due at once.
+        place: `store` (the backlog), `prepare` (in flight) or `retry` (waiting).
+        due_ms: Time at which the message or its retry is due, or its lease ends, epoch ms; `None` in the backlog of a
+            PRIORITY topic and for a rolled-back message, which are due at once.
         retries_left: Retries left; `None` for a fresh message, which has them all.
         now_ms: Redis' time of the reading, epoch ms.
         priority: Its priority in the backlog of a PRIORITY topic; else, and after a rollback, `None`.
         handled_by: In flight: the worker whose handler has it, by its last report; `None` if no worker reports it. A
             worker reports only the first message of a batch, and none of columns.
-        handled_ms: Running time of this handler, ms.
+        handled_ms: Running time of this handler, ms; `None` if no worker reports it.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -130,6 +130,7 @@ class Attempt:
 
     Attributes:
         failed_ms: Time of the failure, epoch ms.
+        error_type: Type of the error, such as `ValueError`; empty for an error given as text.
         error_message: Text of the error, at most 200 characters.
         worker: Host and process that handled it: `host:pid`.
 
@@ -153,6 +154,8 @@ class Failure:
     """The last failure of a message.
 
     Attributes:
+        type: Type of the error, such as `ValueError`; empty for an error given as text.
+        message: Text of the error, at most 1,000 characters.
         first_ms: Time of the first failure of this message, epoch ms.
         last_ms: Time of its last failure, epoch ms.
         traceback: With `keep_attempts`: the end of the last error's traceback; otherwise empty.
@@ -218,13 +221,14 @@ class FoundMessage(_InSlot):
     """A message found by a search. Only the beginning of a long body or list of items is returned.
 
     Attributes:
-        place: `store`, `prepare` (in flight), `retry` (waiting) or `dead`.
+        place: `store` (the backlog), `prepare` (in flight), `retry` (waiting) or `dead`.
         due_ms: As in `PeekedMessage`; for a dead message its time of death.
         retries_left: As in `PeekedMessage`; `None` for a dead message.
         error_type: For a dead message the type of its last error, otherwise empty.
         error_message: For a dead message the text of its last error, otherwise empty.
-        body: The beginning of its body; `None` without one, and empty if the page has reached its limit of bytes.
-        body_bytes: Length of the whole body, 0 without one; for items with 4 bytes more for each.
+        body: The beginning of its body, at most 1,024 bytes; `None` without one, and empty if the page has reached its
+            limit of bytes.
+        body_bytes: Size of the whole body in bytes, 0 without one; of items with 4 bytes more for each item.
         merged: As in `PeekedMessage`; 0 if the page has reached its limit of bytes.
         now_ms: Redis' time of the reading, epoch ms.
         priority: As in `PeekedMessage`.
@@ -255,7 +259,7 @@ class SearchPage:
     Attributes:
         messages: The messages found, in no particular order.
         cursor: Position from which the next call continues; `None` at the end.
-        looked_at: Approximate number of entries that this call examined.
+        looked_at: Approximate number of messages that this call examined.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -308,10 +312,11 @@ class AuditLine:
     Attributes:
         slot: Slot whose log has the entry; an action on all slots is logged in the first of them.
         time_ms: Time of the action, epoch ms.
-        action: The action: cancel, reschedule, reprioritise, promote, redrive, purge dead, pause, resume, purge ...
-        content: Content of the message; `None` for an action on several.
+        action: The action, such as cancel, reschedule, promote, redrive, purge dead, pause, resume or purge.
+        content: Content of the message; `None` for an action on several messages.
         detail: The messages concerned, or the value that was set.
-        outcome: The result: done, in_flight, absent, merged, unchanged, or a count.
+        outcome: The result, such as done, in_flight, absent, merged, unchanged, or a count; begun for the entry that is
+            written before an action on many messages.
 
     Examples:
         >>> jobs = client.producer(Topic("jobs", TopicType.PRIORITY)).topic
@@ -338,8 +343,9 @@ class DeadMessage(_InSlot):
 
     Attributes:
         died_ms: Time of death, epoch ms.
-        error_type: Type of the last error, e.g. `ValueError`, or `LeaseExpired`.
-        error_message: The last error's text, cut to 1,000 characters.
+        error_type: Type of the last error, such as `ValueError`; `LeaseExpired` if a lease expired, `Expired` if the
+            message outlived its time to live.
+        error_message: Text of the last error, at most 1,000 characters.
         attempts: Number of its deliveries.
         first_failed_ms: Time of its first failure, epoch ms.
         last_failed_ms: Time of its last failure, epoch ms.
@@ -368,7 +374,7 @@ class DeadMessage(_InSlot):
 
 @dataclass(frozen=True, slots=True)
 class DeadEntry(DeadMessage):
-    """An entry that is dead in a group; `flat` has its fields as they were in Redis.
+    """An entry that is dead in a group; `flat` has its fields as Redis returned them: name, value, name, value ...
 
     Examples:
         >>> clicks = Topic("clicks", TopicType.STREAM)
@@ -386,7 +392,7 @@ class DeadEntry(DeadMessage):
 
     @property
     def fields(self) -> dict[str, bytes]:
-        """Its fields by name."""
+        """The entry's fields by name."""
         return fields_of(self.flat)
 
 

@@ -45,9 +45,9 @@ class SparkQuery:
         totals: For a source, since its driver started: `acked`, `refused`, `redelivered` and `lost` messages. For the
             others, since the first report: `rows`, of which `folded`; `new` and `merged` messages; `skipped` and `bad`
             rows.
-        redis_s: Seconds that its driver and its tasks have waited for calls to Redis.
-        behind: For a source: due messages that are not in a batch yet, or entries of a STREAM topic, `None` if
-            unknown. `None` for the others.
+        redis_s: Seconds for which its driver and its tasks have waited for Redis.
+        behind: For a source: number of due messages, or of entries of a STREAM topic, that are in no batch yet. `None`
+            if it is unknown, and for the others.
         lease_left_s: For a source: seconds left of its batch's leases at the time of the report; `None` without a
             batch.
 
@@ -74,7 +74,7 @@ class SparkQuery:
 
     @property
     def lease_left_now_s(self) -> float | None:
-        """Seconds left of the leases of its batch, unless they were renewed since the report."""
+        """Seconds left of its batch's leases now, unless they were renewed since the report; `None` without a batch."""
         return None if self.lease_left_s is None else max(0.0, self.lease_left_s - self.silent_ms / 1_000)
 
     @property
@@ -92,7 +92,7 @@ class SparkQuery:
         """Parse a stored report.
 
         Raises:
-            UnreadableDocumentError: It was written for newer versions of RMQ, or is not the report of a query.
+            UnreadableDocumentError: The text is for newer versions of RMQ only, or is not the report of a query.
         """
         with reading(text, f"the report of Spark's {role} {name}") as value:
             if role not in ROLES:

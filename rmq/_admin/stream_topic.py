@@ -34,7 +34,9 @@ from rmq.errors import InvalidValueError, RmqError
 
 
 class StreamTopic(StreamView):
-    """A stream topic. The argument `actor` of its methods is recorded in the audit log; `user@host` by default.
+    """Reads, follows and manages a stream topic.
+
+    The argument `actor` of its methods is recorded in the audit log: 1 to 256 characters, `user@host` by default.
 
     Examples:
         >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic
@@ -63,11 +65,18 @@ class StreamTopic(StreamView):
         return self._pause(group, True, actor)
 
     def resume(self, group: str, actor: str | None = None) -> int:
-        """End a group's pause; return the number of slots on which it was paused. Otherwise as `pause`."""
+        """End a group's pause; return the number of slots on which it was paused.
+
+        Raises and guarantees the same as `pause`.
+        """
         return self._pause(group, False, actor)
 
     def audit(self, limit: int = 50) -> list[AuditLine]:
-        """Return the audit log of actions on groups, consumers and entries, newest entry first."""
+        """Return the audit log of actions on groups, consumers and entries, newest entry first.
+
+        Raises:
+            InvalidValueError: `limit`, the maximum number of entries, is not 1 to 1,000.
+        """
         return self._audit_lines(limit, [0])
 
     def _pause(self, group: str, paused: bool, actor: str | None) -> int:
@@ -88,6 +97,12 @@ class StreamTopic(StreamView):
             start: Start after this id, or at this time; by default with entries sent from now on.
             timeout: End after this time without a new entry, in seconds or as a `timedelta`; never by default.
             slots: Only these slots; all by default.
+
+        Raises:
+            InvalidValueError: `start` is neither an id nor a time, `timeout` is negative, or the topic does not have
+                one of the slots.
+
+        Guarantee: as `tail_all`.
         """
         return tail_of([(self, slots)], start, timeout)
 
@@ -95,10 +110,11 @@ class StreamTopic(StreamView):
         """Delete entries by id, in one `slot` or in all; return how many existed.
 
         Raises:
-            InvalidValueError: An id is invalid, or exists in several slots, since ids are unique within a slot only.
-                Nothing was deleted.
+            InvalidValueError: An id is invalid, or exists in several slots, since ids are unique within a slot only;
+                or the topic does not have the slot. Nothing was deleted.
 
-        Guarantee: safe to repeat. A group that has a deleted entry pending acks it and counts it as lost.
+        Guarantee: atomic per slot and 1,000 ids; safe to repeat. A group that has a deleted entry pending acks it and
+            counts it as lost.
         """
         for entry_id in ids:
             if not is_id(entry_id):
@@ -142,6 +158,8 @@ class StreamTopic(StreamView):
 
         Raises:
             InvalidValueError: `retention` is not a `Retention`.
+
+        Guarantee: atomic per call of up to 10,000 entries of a slot.
         """
         if retention is not None and not isinstance(retention, Retention):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(f"retention is {brief(retention, 100)}; it must be a Retention")
@@ -161,10 +179,13 @@ class StreamTopic(StreamView):
     def add_group(self, group: str, start: str = "new") -> None:
         """Register a group before its first consumer starts. A registered group keeps its position.
 
-        `start` is "new" (entries from now on), "all", or the id after which it starts.
+        `start` is "new" (entries from now on), "all", or the id after which the group starts.
 
         Raises:
-            TooManyGroupsError: The topic has the maximum number of groups.
+            InvalidValueError: `group` is not a valid name, or `start` is invalid.
+            TooManyGroupsError: The topic has the maximum number of groups, 100.
+
+        Guarantee: atomic per slot; safe to repeat.
         """
         check_group(self.topic, group, start)
         self._per_slot(lambda slot: streams.join(self.topic, slot, group, start))
@@ -185,7 +206,8 @@ class StreamTopic(StreamView):
             InvalidValueError: The topic does not have the group, or `start` is invalid.
             RmqError: The group belongs to a Spark query, whose checkpoint has its position.
 
-        Guarantee: atomic per slot; safe to repeat, but entries read since the first call are then read again.
+        Guarantee: atomic per slot. A repeat moves the group again: entries that it has read since are read again, and
+            with `"new"` entries sent since are skipped.
         """
         if isinstance(start, str) and start not in ("new", "all") and not is_id(start):
             raise InvalidValueError(f"start is {start!r}; it must be 'new', 'all', an entry's id or a time")
@@ -205,8 +227,10 @@ class StreamTopic(StreamView):
         """Remove a group with its position, pending entries and dead entries; return whether it existed.
 
         Raises:
-            RmqError: A consumer of the group was active within the last two leases. With `force` the group is removed
-                anyway, and such a consumer creates it again, from the first entry.
+            RmqError: A consumer of the group holds pending entries, and was active within the last two leases. With
+                `force` the group is removed anyway, and such a consumer creates it again, from the first entry.
+
+        Guarantee: atomic per slot; safe to repeat.
         """
         checked_group(group)
         busy = [consumer.name for consumer in self.consumers(group) if not consumer.gone and consumer.pending]
@@ -223,9 +247,12 @@ class StreamTopic(StreamView):
         return removed
 
     def remove_consumer(self, group: str, name: str, actor: str | None = None) -> int:
-        """Remove a consumer; its pending entries go to the other consumers at once. Returns their number.
+        """Remove a consumer and return the number of its pending entries, which go to other consumers at once.
 
-        Use it only for a consumer that no longer runs: a running one would go on with entries that others get, too.
+        Use it only for a consumer that no longer runs: a running one would go on handling entries that are delivered to
+        others.
+
+        Guarantee: atomic per call of up to 100 entries of a slot; safe to repeat.
         """
         checked_group(group)
         checked_consumer(name)
@@ -235,9 +262,11 @@ class StreamTopic(StreamView):
         return returned
 
     def remove_gone_consumers(self, group: str, idle_s: float | None = None, actor: str | None = None) -> list[str]:
-        """Remove consumers that no longer run; their pending entries go to the others at once. Returns their names.
+        """Remove consumers that no longer run, and return their names. Their pending entries go to others at once.
 
         A consumer counts as gone after `idle_s` seconds without activity, two leases by default; see `consumers`.
+
+        Guarantee: as `remove_consumer`. A consumer that has become active in the meantime stays.
         """
         gone = [consumer.name for consumer in self.consumers(group, idle_s) if consumer.gone]
         if not gone:

@@ -54,13 +54,13 @@ class StreamView(View):
 
         Args:
             first: First id or time, the oldest by default. It is included; with the prefix `(` it is excluded.
-            last: Last id or time, the newest by default; likewise.
+            last: Last id or time, the newest by default; included or excluded in the same way.
             newest_first: Reverse the order.
             limit: Maximum number of entries; unlimited by default.
             slots: Only these slots; all by default.
 
         Raises:
-            InvalidValueError: An id, time or slot is invalid.
+            InvalidValueError: An id, a time, a slot or `limit` is invalid.
         """
         low = "-" if first is None else bound(first, "first")
         high = "+" if last is None else bound(last, "last")
@@ -72,13 +72,17 @@ class StreamView(View):
     def get(self, entry_id: str, slot: int | None = None) -> StreamEntry | None:
         """Return the entry with an id; `None` if there is none.
 
-        Ids are unique within a slot only: without `slot`, the first of several is returned.
+        Ids are unique within a slot only: if several slots have the id and `slot` is not given, the entry of the lowest
+        slot is returned.
+
+        Raises:
+            InvalidValueError: `entry_id` is not an entry's id, or the topic does not have the slot.
         """
         position(entry_id, "entry_id")
         return next(self.range(entry_id, entry_id, limit=1, slots=None if slot is None else [slot]), None)
 
     def unread(self, group: str, limit: int | None = None, slots: Iterable[int] | None = None) -> Iterator[StreamEntry]:
-        """Yield up to `limit` entries that a group has not read yet, by id; none if it is not registered."""
+        """Yield up to `limit` entries that a group has not read yet, ordered by id; none if it is not registered."""
         left = most(limit, "limit")
         last = {slot.slot: slot.last_id for slot in self.group(group).slots}
         unread = {slot: f"({last[slot]}" for slot in checked_slots(self.topic, slots) if last[slot]}
@@ -86,11 +90,11 @@ class StreamView(View):
         return islice((entry for entry in merged if entry.only_group in (None, group)), left)
 
     def stats(self, slots: Iterable[int] | None = None) -> StreamStats:
-        """Return length, first and last id, and groups."""
+        """Return the figures of the topic: length, first and last id, groups and totals."""
         return StreamStats(self.topic, tuple(self._per_slot(partial(stream_admin.stats, self.topic), slots, joined)))
 
     def groups(self) -> list[GroupStats]:
-        """Return the figures of all groups."""
+        """Return the figures of all groups, sorted by name; empty without groups."""
         return self.with_groups()[1]
 
     def with_groups(self) -> tuple[StreamStats, list[GroupStats]]:
@@ -106,7 +110,7 @@ class StreamView(View):
         return GroupStats(name, tuple(self._per_slot(lambda slot: stream_admin.group_stats(self.topic, slot, name))))
 
     def consumers(self, group: str, idle_s: float | None = None) -> list[ConsumerStats]:
-        """Return a group's consumers with the number of their pending entries, by name.
+        """Return a group's consumers with the number of their pending entries, sorted by name; empty without any.
 
         A consumer that has been idle for `idle_s` seconds, two leases by default, counts as gone. A running consumer
         renews its pending entries, so it is never idle for a lease while it has any.
@@ -137,8 +141,8 @@ class StreamView(View):
         """Yield a group's pending entries, delivered but not acked, slot by slot, oldest first.
 
         Args:
-            group: The group.
-            consumer: Only those of this consumer; all by default.
+            group: Name of the group.
+            consumer: Only entries of this consumer; all by default.
             slots: Only these slots; all by default.
             start: First id or time, the oldest by default. It is included; with the prefix `(` it is excluded.
             idle_s: Only entries not claimed or renewed for this time, in seconds or as a `timedelta`.

@@ -54,7 +54,8 @@ def tail_all(
         timeout: End after this time without a new entry in any topic, in seconds or as a `timedelta`; never by default.
 
     Raises:
-        InvalidValueError: `streams` is empty, or of several clients; or `start` is neither an id nor a time.
+        InvalidValueError: `streams` is empty, of several clients, or has other objects than stream topics; `start` is
+            neither an id nor a time, or `timeout` is negative.
 
     Guarantee: entries of one slot of a topic come in the order of their ids, each once. Across slots and topics,
         entries read together are ordered by id, that is, by time; an entry read later may have a smaller id. Closing

@@ -27,7 +27,7 @@ class View:
         self.topic = topic
 
     def spark_queries(self) -> list[SparkQuery]:
-        """Return the reports of Spark queries on the topic in the last day, sources first."""
+        """Return the last report, if not older than a day, of each Spark query on the topic, sources first."""
         return SparkQueries(self._connections, self.topic.name).read()
 
     def _per_slot(

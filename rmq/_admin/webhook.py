@@ -35,7 +35,7 @@ class Webhook:
             `X-RMQ-Signature` has `sha256=` and the HMAC-SHA256 of that number, a dot, and the post's body. Refuse old
             timestamps, to prevent replays of recorded posts.
         headers: Further headers, such as `Authorization`.
-        timeout_s: Seconds to wait for the connection, and for each part of the response; at least 0.001.
+        timeout_s: Seconds to wait for the connection, and for each part of the response: 0.001 to a day.
 
     Raises:
         InvalidValueError: The URL, a header or the timeout is invalid. The message does not contain secrets.

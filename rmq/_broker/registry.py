@@ -71,7 +71,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableTopic:
-    """A registered definition that this version of RMQ can't read.
+    """A registered definition that this version of RMQ cannot read.
 
     Attributes:
         name: The topic's name, escaped for display.
@@ -96,8 +96,8 @@ class Definitions:
 
     Attributes:
         topics: The topics.
-        unreadable: The definitions that this version can't read.
-        deleting: Topics whose deletion has begun and not ended: name -> since when, and by whom.
+        unreadable: The definitions that this version cannot read.
+        deleting: Topics whose deletion has begun and not ended: name -> time of its start and its actor, as text.
 
     Examples:
         >>> _ = client.producer(Topic("jobs", TopicType.PRIORITY))

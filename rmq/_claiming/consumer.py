@@ -169,7 +169,7 @@ class Consumer(Generic[PayloadT]):
         """Ack several deliveries, in few calls. Duplicates are acked once.
 
         Returns:
-            The deliveries whose lease was lost before: nothing changed for them.
+            The deliveries whose lease was lost before, for which nothing changed; empty if there are none.
 
         Raises:
             AlreadySettledError: A delivery was settled before; nothing was acked.
@@ -282,7 +282,7 @@ class Consumer(Generic[PayloadT]):
         """Renew the leases of several deliveries, so that they start again now.
 
         Returns:
-            The deliveries whose lease was lost before.
+            The deliveries whose lease was lost before; empty if there are none.
 
         Raises:
             InvalidValueError: A delivery is of another topic or group; nothing was renewed.
@@ -305,7 +305,7 @@ class Consumer(Generic[PayloadT]):
         return _among(deliveries, lost) if lost else []
 
     def close(self) -> None:
-        """Stop listening to hints, and release claimed messages that no poll has returned.
+        """Stop listening to wake hints, and release claimed messages that no poll has returned.
 
         Deliveries that were returned stay claimed until they are settled or their lease expires. Callable from any
         thread: a waiting `poll` raises `ClientClosedError`.
@@ -479,12 +479,12 @@ class Consumer(Generic[PayloadT]):
         return [(each, each._claims.collect) for each in consumers]
 
     def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
-        """Settle one delivery; called by `Delivery`."""
+        """Settle one delivery; return False if its lease was lost before. Called by `Delivery`."""
         del outcome  # that of the row
         return not self._send_outcomes([Selection(delivery.claim, (delivery.row,))])
 
     def still_owner(self, delivery: Delivery) -> bool:
-        """Return True: without owners only the lease counts; called by `Delivery`."""
+        """Return True, since without owners only the lease counts. Called by `Delivery`."""
         del delivery
         return True
 
@@ -508,7 +508,7 @@ def _cost_of(selections: Sequence[Selection]) -> float:
 def poll_all(
     consumers: Iterable[Consumer], max_messages: int = 100, timeout: float | timedelta = 0.0
 ) -> list[Delivery]:
-    """Claim due messages of several topics, or of several groups of a stream topic, in one read.
+    """Claim due messages of several topics, or of several groups of a stream topic, in one call.
 
     All consumers claim at the same time, which takes one round trip however many there are. Those with messages get
     equal shares, or take turns if there are fewer messages than consumers. `delivery.topic` is the topic of a delivery;

@@ -61,21 +61,27 @@ class Observer:
 
     @contextmanager
     def sending(self, topic: Topic, messages: int) -> Generator[str]:
-        """Context manager around a send; `messages` is 0 if unknown. Yields the trace context to send, or ""."""
+        """Context manager around a send. Yields the trace context to send, or "".
+
+        `messages` is the number of messages, 0 if it is unknown.
+        """
         del topic, messages
         yield ""
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
-        """Context manager around a handler; gets the handler's exception. Settled deliveries have an `outcome`."""
+        """Context manager around a handler; the handler's exception is raised at its `yield`.
+
+        Deliveries that are settled have an `outcome`.
+        """
         del deliveries
         yield
 
     def before_send(self, topic: Topic, messages: int) -> Hook:
-        """Called before a send; `messages` is their number, 0 if unknown."""
+        """Called before a send; `messages` is the number of messages, 0 if it is unknown."""
 
     def after_send(self, topic: Topic, messages: int) -> Hook:
-        """Called after a send that raised nothing."""
+        """Called after a send that raised no error."""
 
     def failed_send(self, topic: Topic, messages: int, error: BaseException) -> Hook:
         """Called after a send that raised an error."""
@@ -84,7 +90,7 @@ class Observer:
         """Called before a handler."""
 
     def after_handler(self, deliveries: Sequence[Delivery]) -> Hook:
-        """Called after a handler that raised nothing, before its messages are acked."""
+        """Called after a handler that raised no error, before its messages are acked."""
 
     def failed_handler(self, deliveries: Sequence[Delivery], error: BaseException) -> Hook:
         """Called after a handler that raised an error. May settle deliveries; those left open are retried."""
@@ -95,6 +101,9 @@ class Observer:
 
 class Observers:
     """All observers of a client.
+
+    Attributes:
+        all: The observers, in the order in which they begin; append yours to this list.
 
     Examples:
         >>> client.observers.all.append(LogContext())

@@ -48,7 +48,7 @@ class Adaptive:
         tolerance: Factor of the best duration above which the downstream counts as overloaded; more than 1.
         failures: Tolerated share of failing messages, from 0 to below 1.
         window_s: Interval between adjustments in seconds, more than 0. Five failures in a row (more if `failures` is
-            above 0.1) reduce the number at once.
+            above 0.1) reduce the number to `least` at once.
         longest_pause_s: Maximum pause between two attempts if everything fails, in seconds; at least `window_s`.
 
     Raises:

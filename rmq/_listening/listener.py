@@ -160,7 +160,7 @@ class Listener:
 
     @property
     def ownership_name(self) -> str:
-        """The name under which its slots are owned. On a stream topic each group owns slots separately."""
+        """The name under which the slots are owned. On a stream topic each group owns slots separately."""
         return self.topic.name if self.group is None else f"{self.topic.name}@{self.group}"
 
 
@@ -264,8 +264,9 @@ def listener(topic: Topic, **options: Unpack[ListenerOptions]) -> Callable[[Hand
 def scheduled(name: str, **options: Unpack[ScheduleOptions]) -> Callable[[HandlerT], HandlerT]:
     """Mark a function as a handler that runs by a schedule, to be found by `scan`.
 
-    Its client stores the schedule when its listeners start. The messages are on a topic of the same name; their content
-    is the name, with `catch_up` the name, a colon and the due time, and their body is the due time.
+    The client to which the listener is added stores the schedule when its listeners start. The messages are on a topic
+    of the same name. Their content is the name; with `catch_up` it is the name, a colon and the due time. Their body is
+    the due time, in ISO 8601.
 
     Args:
         name: Name of the schedule and of the topic: 1 to 128 characters of `A-Z a-z 0-9 . _ -`.

@@ -178,7 +178,7 @@ class ColumnFacts:
 
     @property
     def attempts(self) -> list[int]:
-        """Number of each delivery, 1 for the first of a message."""
+        """Number of each delivery among those of its message, from 1."""
         most = self.topic.max_retries + 1
         return [most - left for left in self.retries_left]
 
@@ -318,7 +318,12 @@ class DeliveryColumns(ColumnFacts):
             error: The reason, for the dead letters.
 
         Returns:
-            The rows whose lease was lost before, as for `ack`. Raises the same errors as `ack`.
+            The rows whose lease was lost before, as for `ack`.
+
+        Raises:
+            InvalidValueError: There is no such row, or the delay is negative or over 100 years; nothing was nacked.
+            AlreadySettledError: One of the given rows was settled before; nothing was nacked.
+            RmqError: As for `Consumer.ack`.
         """
         delay_ms = None if delay is None else duration_ms(delay, "delay")
         return self._end(rows, failed(Verb.NACK, delay_ms, error, self.topic.keep_attempts))

@@ -37,17 +37,27 @@ MAX_INFLATED_BYTES = 64 * 1_048_576
 
 
 class Codec(Protocol):
-    """Encodes payloads as bytes and decodes them. Each method is called once per class, and should check the class.
+    """Encodes payloads as bytes, and decodes them.
+
+    The methods are called when a topic is defined, usually once for each payload class. If a codec does not support the
+    class, its method should raise an exception: the definition then fails with `InvalidTopicError`.
 
     Examples:
         >>> from dataclasses import make_dataclass
         >>> Price = make_dataclass("Price", [("item", str), ("pence", int)])
-        >>> class ReprCodec:
-        ...     def encoder(self, kind): return lambda payload: payload.item.encode()
-        ...     def decoder(self, kind): return lambda body: kind(body.decode(), 0)
-        >>> prices = Topic("prices", TopicType.STREAM, payload=Price, codec=ReprCodec())
+        >>> class TextCodec:
+        ...     def encoder(self, kind):
+        ...         return lambda payload: f"{payload.item}:{payload.pence}".encode()
+        ...
+        ...     def decoder(self, kind):
+        ...         def decode(body):
+        ...             item, pence = body.decode().split(":")
+        ...             return kind(item, int(pence))
+        ...
+        ...         return decode
+        >>> prices = Topic("prices", TopicType.STREAM, payload=Price, codec=TextCodec())
         >>> prices.decode(prices.encode(Price("mug", 399)))
-        Price(item='mug', pence=0)
+        Price(item='mug', pence=399)
     """
 
     def encoder(self, kind: type) -> Callable[[Any], bytes]:
@@ -61,9 +71,9 @@ class Codec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JsonCodec:
-    """JSON, for dataclasses, msgspec structs and pydantic models.
+    """Encodes dataclasses, msgspec structs and pydantic models as JSON.
 
-    Dataclasses need no package; with msgspec they are read and written faster, in the same form.
+    Dataclasses need no package; with msgspec they are encoded and decoded faster, in the same form.
 
     Examples:
         >>> from dataclasses import make_dataclass
@@ -94,7 +104,10 @@ class JsonCodec:
 
 @dataclass(frozen=True, slots=True)
 class MsgpackCodec:
-    """MessagePack, a binary form of JSON. Needs `rmq[msgspec]`.
+    """Encodes payloads as MessagePack, a binary form of JSON. Needs `rmq[msgspec]`.
+
+    Raises:
+        ModuleNotFoundError: The package is missing.
 
     Examples:
         >>> from dataclasses import make_dataclass
@@ -165,7 +178,7 @@ class ZstdCodec:
         return deflated
 
     def decoder(self, kind: type) -> Decoder:
-        """Return a function that decompresses up to 64 MiB and decodes the payload."""
+        """Return a function that decompresses and decodes a payload; it raises `ValueError` above 64 MiB."""
         zstandard, decode = import_module("zstandard"), self.inner.decoder(kind)
 
         def inflated(body: bytes) -> Any:
@@ -219,7 +232,7 @@ class EncryptedCodec:
         return lambda payload: encrypt(encode(payload))
 
     def decoder(self, kind: type) -> Decoder:
-        """Return a function that decrypts and decodes a payload."""
+        """Return a function that decrypts and decodes a payload; it raises `ValueError` if no key decrypts the body."""
         decrypt, decode = self._fernet().decrypt, self.inner.decoder(kind)
 
         def decrypted(body: bytes) -> Any:

@@ -72,7 +72,10 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def trace(self) -> str:
-        """The trace context sent with it, or set by an observer since: a W3C traceparent, or headers in JSON; or ""."""
+        """The trace context: a W3C `traceparent`, or headers as JSON; "" without one.
+
+        It is the one that was sent with the message, until an observer sets another one.
+        """
         trace = self.claim.traces.get(self.row)
         return self._sent_trace() if trace is None else trace
 
@@ -101,12 +104,12 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def owner(self) -> Owner:
-        """Epoch and ensemble under which it was claimed."""
+        """Epoch and ensemble under which the message was claimed; 0 and "" without owners."""
         return self.claim.owner
 
     @property
     def store_score(self) -> int:
-        """The score before the claim: due ms, a priority with its age, or, after a rollback, retries left."""
+        """The score before the claim: due time in epoch ms, a priority with its age, or, for a retry, retries left."""
         return self.claim.rows.scores[self.row]
 
     @property
@@ -121,7 +124,7 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def lease_until_s(self) -> float:
-        """Earliest time at which the lease ends, on the clock of `rmq._model.times.monotonic_s`."""
+        """Earliest time at which the lease ends, in seconds on the clock of `rmq.spi.monotonic_s`."""
         return self.claim.lease_of(self.row)
 
     @property
@@ -131,7 +134,7 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it was settled; `None` until then."""
+        """The outcome of the delivery; `None` until it is settled."""
         return self.claim.outcomes[self.row]
 
     @property
@@ -145,7 +148,7 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def name(self) -> bytes:
-        """Its key within its slot: the content; on a stream topic the id."""
+        """Key of the message within its slot: the content; on a stream topic the id."""
         return self.content
 
     @property
@@ -155,7 +158,7 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def attempt(self) -> int:
-        """Number of this delivery, 1 for the first."""
+        """Number of this delivery among those of its message, from 1."""
         return self.topic.max_retries - self.retries_left + 1
 
     @property
@@ -239,12 +242,12 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def first_sent(self) -> datetime | None:
-        """Time at which its first send arrived, by Redis' clock; `None` without the topic's `merge`."""
+        """Time at which its first send arrived, in UTC by Redis' clock; `None` without the topic's `merge`."""
         return moment_of(self._record.first_ms)
 
     @property
     def last_sent(self) -> datetime | None:
-        """Time at which its last send arrived, by Redis' clock; `None` without the topic's `merge`."""
+        """Time at which its last send arrived, in UTC by Redis' clock; `None` without the topic's `merge`."""
         return moment_of(self._record.last_ms)
 
     @property
@@ -267,7 +270,7 @@ class DeliveryFacts(Generic[PayloadT]):
 
         Args:
             function: Called with the result so far and an item.
-            initial: The initial result; by default the first item.
+            initial: The initial result; `None`, the default, for the first item.
 
         Returns:
             The result; `initial` if there are no items.
@@ -277,7 +280,7 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def fencing_token(self) -> int | None:
-        """A number by which other stores can refuse late writes of a former owner; `None` without owners.
+        """A number by which other data stores can refuse late writes of a former owner; `None` without owners.
 
         Guarantee: larger for every later owner of the slot, also after `RmqClient.adopt`, and the same for all claims
             of one owner; below 2^63. A Redis that was emptied, or that lost its last writes in a failover, may have
@@ -286,10 +289,10 @@ class DeliveryFacts(Generic[PayloadT]):
         return self.owner.fencing_token
 
     def still_owner(self) -> bool:
-        """Return whether no other worker can have this message, or own its slot, yet.
+        """Return whether the lease is held and the slot still owned, so that no other worker can have this message.
 
         Guarantee: valid by this machine's clock at the time of the call. If the process is paused right afterwards, the
-        epoch fences its late ack; for other stores, use `fencing_token`.
+        epoch fences its late ack; for other data stores, use `fencing_token`.
         """
         return not self.lost and monotonic_s() < self.lease_until_s and self.claim.holder.still_owner(self)  # pyright: ignore[reportArgumentType]
 
@@ -316,10 +319,11 @@ class Delivery(DeliveryFacts[PayloadT]):
     """A claimed message: ack it when done, nack it to have it retried, or let the lease expire.
 
     Attributes:
-        claim: The claim that it is a row of.
-        row: Its row in the claim, from 0.
-        content: Its content in bytes.
-        body: Its body in bytes, or `None`. With the topic's `merge`: a number as text; `None` for items.
+        claim: The claim to which the delivery belongs.
+        row: Number of the delivery in the claim, from 0.
+        content: Content of the message in bytes.
+        body: Body of the message in bytes; `None` without one. With the topic's `merge`: a number as text; `None` for
+            items.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -342,7 +346,8 @@ class Delivery(DeliveryFacts[PayloadT]):
 
         Raises:
             AlreadySettledError: The delivery was settled before.
-            ReplyLostError: It may be acked or not; if not, the message is redelivered when its lease expires.
+            ReplyLostError: The message may be acked or not; if not, it is redelivered when its lease expires.
+            RmqError: Redis did not answer, or refused the call; the delivery may be settled again.
         """
         return self._end(ACKED)
 
@@ -360,7 +365,8 @@ class Delivery(DeliveryFacts[PayloadT]):
         Raises:
             InvalidValueError: The delay is negative or over 100 years.
             AlreadySettledError: The delivery was settled before.
-            ReplyLostError: It may be nacked or not; if not, the message is redelivered when its lease expires.
+            ReplyLostError: The message may be nacked or not; if not, it is redelivered when its lease expires.
+            RmqError: Redis did not answer, or refused the call; the delivery may be settled again.
         """
         delay_ms = None if delay is None else duration_ms(delay, "delay")
         return self._end(failed(Verb.NACK, delay_ms, error, self.topic.keep_attempts))

@@ -62,7 +62,7 @@ _TOPIC_TYPES: dict[type[Message], TopicType] = {kind: topic_type for topic_type,
 
 @runtime_checkable
 class ArrowArray(Protocol):
-    """A `pyarrow.Array` or `ChunkedArray`, for programs that have pyarrow: RMQ does not need it.
+    """A `pyarrow.Array` or `pyarrow.ChunkedArray`. RMQ itself does not need pyarrow.
 
     Examples:
         >>> import pyarrow

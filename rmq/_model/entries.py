@@ -115,8 +115,8 @@ class StreamEntry:
     """An entry of a stream topic.
 
     Attributes:
-        id: `<epoch ms>-<number>`: the order within the slot.
-        flat: Its fields as Redis has them: name, value, name, value ...
+        id: Its id, `<epoch ms>-<number>`, by which the entries of a slot are ordered.
+        flat: Its fields as Redis returned them: name, value, name, value ...
 
     Examples:
         >>> topic = client.producer(Topic("clicks", TopicType.STREAM)).topic
@@ -132,17 +132,17 @@ class StreamEntry:
 
     @property
     def fields(self) -> dict[str, bytes]:
-        """Its fields by name."""
+        """The entry's fields by name."""
         return fields_of(self.flat)
 
     @property
     def content(self) -> bytes:
-        """Its content; for an entry sent as fields, the fields as JSON."""
+        """The entry's content; for an entry sent as fields, the fields as JSON."""
         return content_of(self.flat)
 
     @property
     def body(self) -> bytes | None:
-        """Its body, or `None`."""
+        """The entry's body; `None` if it has none, or was sent as fields."""
         return body_of(self.flat)
 
     @property
@@ -152,7 +152,7 @@ class StreamEntry:
 
     @property
     def time_ms(self) -> int:
-        """Time at which Redis added the entry, epoch ms."""
+        """Time at which Redis added the entry, epoch ms; the first number of its id if the sender chose the id."""
         return id_key(self.id)[0]
 
     @property
@@ -241,12 +241,12 @@ class StreamDelivery(Delivery[PayloadT]):
 
     @property
     def fields(self) -> Mapping[str, bytes]:
-        """The entry's fields by name; `content` and `body` of one that was sent with a content."""
+        """The entry's fields by name; `content` and, if it has one, `body` for an entry sent with a content."""
         return fields_of(self._claimed.flat or (CONTENT, self.content))
 
     @property
     def attempt(self) -> int:
-        """Number of this delivery in its group, 1 for the first."""
+        """Number of this delivery among those of the entry to its group, from 1."""
         score = self._claimed.claim_score  # the token, `claim_score` of this delivery, may be taken away
         return score if score < _OWN else 1
 
@@ -267,7 +267,7 @@ class StreamDelivery(Delivery[PayloadT]):
 
     @property
     def time_ms(self) -> int:
-        """Time at which Redis added the entry, epoch ms."""
+        """Time at which Redis added the entry, epoch ms; the first number of its id if the sender chose the id."""
         return id_key(self.id)[0]
 
     def __repr__(self) -> str:
@@ -280,8 +280,8 @@ class PendingEntry:
     """An entry that was delivered to a group and is not acked.
 
     Attributes:
-        consumer: Name of the consumer that holds it; `None` while it waits for a retry.
-        idle_ms: Time since its delivery, or since its lease was renewed, ms.
+        consumer: Name of the consumer that holds the entry; `None` while it waits for a retry.
+        idle_ms: Time since its last delivery or the last renewal of its lease, ms.
         deliveries: Number of its deliveries.
 
     Examples:

@@ -178,7 +178,7 @@ LETTERS: dict[type[Reducer], str] = {Keep: "K", Replace: "R", Newest: "N", Max: 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Due `time_range` after the first send.
+    """Window in which a merged message is due `time_range` after its first send.
 
     Args:
         time_range: A `timedelta` or a text such as "5s", > 0, at most 100 years; a message may name another one.
@@ -205,7 +205,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Sliding:
-    """Due once nothing was sent for `quiet`, and at the latest `max_wait` after the first send.
+    """Window in which a merged message is due after `quiet` without a send, at the latest `max_wait` after the first.
 
     Args:
         quiet: A `timedelta` or a text such as "2s", > 0; a message may name another one. By default `max_wait`: then
@@ -247,7 +247,7 @@ class Sliding:
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """The first send is due at once; those within `time_range` after it wait for its end, or are dropped.
+    """Window whose first send is due at once; sends within `time_range` after it wait for its end, or are dropped.
 
     Args:
         time_range: A `timedelta` or a text such as "5s", > 0, at most 100 years; a message may name another one.
@@ -335,15 +335,15 @@ PER_MESSAGE = PerMessage.PER_MESSAGE
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Settings for merging messages of one content: which body results, and when the merged message is due.
+    """Settings for merging messages of one content: how their bodies are combined, and when the message is due.
 
     Args:
         reduce: Rule for the body: `Replace()`, the default, `Keep()`, `Newest()`, `Max()`, `Min()`, `Sum()` or
             `Collect()`.
         window: RANGE_MERGE: rule for the due time: `Fixed`, `Sliding` or `Leading`. By default each message names its
             `time_range`, and that of the first one counts.
-        max_count: RANGE_MERGE: due at once when this number of sends have merged, 1 to 2^31; `None` for no such bound.
-            `PER_MESSAGE`, with `Collect(unique=True)` and without `Leading`: when all parts of a join have arrived.
+        max_count: RANGE_MERGE: number of sends, 1 to 2^31, with which a message is due at once; `None` for no bound.
+            `PER_MESSAGE`, with `Collect(unique=True)` and without `Leading`: due when all parts of a join have arrived.
         priority: PRIORITY: how the priority changes, a `PriorityRule` or its value; `last` by default.
 
     Raises:
@@ -388,7 +388,7 @@ class Merge:
 
     @property
     def window_kind(self) -> str:
-        """The name of its window for the scripts: `fixed`, `sliding`, `leading` or `trailing`."""
+        """Name of the window in scripts: `fixed` (also without a window), `sliding`, `leading` or `trailing`."""
         if isinstance(self.window, Leading):
             return "trailing" if self.window.trailing else "leading"
         return "sliding" if isinstance(self.window, Sliding) else "fixed"

@@ -83,7 +83,7 @@ class _Ranged:
 
 @dataclass(frozen=True, slots=True, init=False)
 class RangeMergeMessage(_Ranged):
-    """Due `time_range` after the first send of this content; sends until it is claimed merge into it.
+    """A message that is due `time_range` after the first send of its content; sends merge into it until it is claimed.
 
     Args:
         content: Identifies the message; messages of equal content merge; not empty.
@@ -139,12 +139,15 @@ _RANGE_MERGE = setters_of(RangeMergeMessage)
 
 @dataclass(frozen=True, slots=True, init=False)
 class JoinMessage(_Ranged):
-    """A part of a whole, for topics with `max_count=PER_MESSAGE`: due when all parts have arrived, or at its time.
+    """A part of a whole, which is due when all parts have arrived, or after `time_range`.
+
+    Only for topics with `max_count=PER_MESSAGE`.
 
     Args:
         content: Identifies the whole; not empty.
         part: The part, an item of the delivery: a payload that is not empty. A repeated part counts once.
-        of: Number of different parts of the whole, 1 to `max_items` of the topic's `Collect`; the last send's counts.
+        of: Number of different parts of the whole, 1 to `max_items` of the topic's `Collect`; that of the last send
+            counts.
         time_range: Time that the whole waits for its parts: a `timedelta` or a text such as "5s", > 0, at most 100
             years; `None` for that of the topic's `merge`.
         slot_basis: The slot is computed from it instead of the content; equal contents need equal bases.
@@ -212,7 +215,7 @@ def _only_one(**given: Any) -> tuple[str, Any]:
 
 @dataclass(frozen=True, slots=True, init=False)
 class PriorityMessage:
-    """Delivered before all messages of a smaller priority; the last send of a content determines its priority.
+    """A message that is delivered before those of smaller priority; the last send of a content determines its priority.
 
     Args:
         content: Identifies the message; messages of equal content merge; not empty.
@@ -271,9 +274,9 @@ _PRIORITY = setters_of(PriorityMessage)
 
 @dataclass(frozen=True, slots=True, init=False)
 class FixedTimeMessage:
-    """Due at a given time, or after a delay; the last send of a content determines it.
+    """A message that is due at a given time, or after a delay; the last send of a content determines its due time.
 
-    Exactly one of `fixed_time`, `fixed_time_ms` and `delay` is given.
+    It takes exactly one of `fixed_time`, `fixed_time_ms` and `delay`.
 
     Args:
         content: Identifies the message; messages of equal content merge; not empty.
@@ -420,7 +423,11 @@ class StreamMessage:
             )
 
     def flat(self) -> tuple[bytes, ...]:
-        """Return the fields as Redis takes them: name, value, name, value ...; empty for a message with a content."""
+        """Return the fields as Redis takes them: name, value, name, value ...; empty for a message with a content.
+
+        Raises:
+            InvalidMessageError: A name or value is neither `str` nor `bytes`, or a name is empty or begins with `rmq:`.
+        """
         if not isinstance(self.content, Mapping):
             return ()
         flat: list[bytes] = []

@@ -16,7 +16,7 @@ MAX_ATTEMPT_CHARACTERS, MAX_TRACEBACK_CHARACTERS, MAX_FRAMES = 200, 4_000, 20
 
 
 class Verb(Enum):
-    """Outcome of a delivery.
+    """The kinds of outcomes: `ACK`, `NACK` (retry), `BURY` (dead at once) and `RELEASE` (as if never claimed).
 
     Examples:
         >>> Verb.ACK in set(Verb)
@@ -34,14 +34,13 @@ class Outcome:
     """The outcome of a delivery, and its reason.
 
     Attributes:
-        verb: The action.
+        verb: The kind of outcome.
         delay_ms: For a nack: wait before the retry, ms; `None` for the topic's retry policy. For a release: wait before
             the redelivery of a message that has failed without using up a retry; `None` if its handler has not begun.
         error_type: Class of the error, such as `ValueError`.
         error_message: Text of the error, at most 1,000 characters.
-        due_ms: For a release on a FIXED_TIME topic: its due time from now on, epoch ms; `None` keeps the present one.
-        attempt: What is kept of the attempt on a topic with `keep_attempts`, for `with_attempt` in
-            lua/libraries/failures.lua; otherwise empty.
+        due_ms: For a release on a FIXED_TIME topic: the message's new due time, epoch ms; `None` keeps the present one.
+        attempt: On a topic with `keep_attempts`: the failed attempt as it is sent to Redis; otherwise empty.
 
     Examples:
         >>> Outcome(Verb.NACK, delay_ms=5_000).verb.name
@@ -57,7 +56,7 @@ class Outcome:
 
     @property
     def stored_type(self) -> str:
-        """The class of the error, followed by what is kept of the attempt."""
+        """The class of the error, followed by the attempt if it is kept."""
         return self.error_type.replace("\n", " ") + self.attempt if self.attempt else self.error_type
 
 

@@ -15,11 +15,12 @@ class Owner(NamedTuple):
     """The owner of a slot, as scripts check it.
 
     Attributes:
-        epoch: Larger for every later owner; 0 without owners. Source: the czxid of the owner's node.
+        epoch: Larger for every later owner; 0 without owners. Source: the transaction id (czxid) at which the keeper
+            created the owner's node.
         ensemble: Identity of the ensemble that counts the epochs; empty without owners.
 
     Examples:
-        >>> Owner() == Owner(epoch=0, ensemble="")  # no ZooKeeper
+        >>> Owner() == Owner(epoch=0, ensemble="")  # without owners
         True
     """
 
@@ -30,11 +31,11 @@ class Owner(NamedTuple):
 
     @property
     def fencing_token(self) -> int | None:
-        """See `Delivery.fencing_token`."""
+        """Fencing token of this owner; `None` without owners. See `Delivery.fencing_token`."""
         return self.token_base + self.epoch if self.epoch else None
 
     def moved(self, token_base: int) -> Owner:
-        """Return this owner with fencing tokens above `token_base`; itself for 0."""
+        """Return this owner with fencing tokens above `token_base`, the highest one before a move; itself for 0."""
         return MovedOwner.of(self, token_base) if token_base else self
 
 
@@ -70,9 +71,9 @@ class SendResult:
     stats count sends by their weight, and so can be larger than the sum of these numbers.
 
     Attributes:
-        new: Messages that became an entry of their own.
-        merged: All others: they merged with one of the same content in the backlog, or a `Leading` window without
-            `trailing` dropped them. The total `merged` leaves out what a window dropped.
+        new: Number of messages that were stored on their own.
+        merged: Number of all other messages: they merged with a message of the same content in the backlog, or a
+            `Leading` window without `trailing` dropped them. The total `merged` does not count dropped sends.
         outcomes: Per message in the order of sending: True if it was new. Empty unless requested.
         ids: Stream topics: ids of the entries, in the order of sending; empty unless requested.
         dropped: With `WhenFull.DROP`: messages dropped to make room, which may include those just sent; each counts as
@@ -94,7 +95,7 @@ class SendResult:
 
     @property
     def accepted(self) -> int:
-        """All messages of the call: `new + merged`. Those that `dropped` counts may be among them."""
+        """Number of all messages of the call: `new + merged`. Messages that `dropped` counts may be among them."""
         return self.new + self.merged
 
 
