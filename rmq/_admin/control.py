@@ -48,10 +48,10 @@ class Control:
         self.topic = topic
 
     def cancel(self, content: Payload, slot_basis: Payload | None = None) -> ControlResult:
-        """Remove a message from the backlog, or while it waits for a retry.
+        """Remove a message that is in the backlog or waits for a retry.
 
         Returns:
-            `DONE`, `IN_FLIGHT` (being handled; unchanged), or `ABSENT`.
+            `DONE`, `IN_FLIGHT` (being handled; unchanged), or `ABSENT`, also for a dead message.
 
         Guarantee: atomic; safe to repeat.
         """
@@ -152,7 +152,7 @@ class Control:
             slot_basis: Slot basis with which it was sent, if any.
 
         Returns:
-            `DONE`, `IN_FLIGHT` (being handled; unchanged), or `ABSENT`.
+            `DONE`, `IN_FLIGHT` (being handled; unchanged), or `ABSENT`, also for a dead message.
 
         Raises:
             InvalidValueError: Not exactly one of `due_in`, `fixed_time` and `priority` is given, topics of this type do
@@ -174,7 +174,8 @@ class Control:
         """Make a message due now, in the backlog or waiting for a retry; on PRIORITY topics, put it before all others.
 
         Returns:
-            `DONE`, even if it was due already; `IN_FLIGHT` (being handled; unchanged), or `ABSENT`.
+            `DONE`, even if it was due already; `IN_FLIGHT` (being handled; unchanged), or `ABSENT`, also for a dead
+            message.
 
         Guarantee: atomic; safe to repeat. A message that waited for a retry keeps its remaining retries. On a PRIORITY
             topic the message has all its retries again, and is first in its slot, not in the whole topic.

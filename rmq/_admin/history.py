@@ -50,13 +50,13 @@ LATEST_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """Figures of a topic, or of all topics together, at one minute.
+    """Figures of a topic, or of all topics together, recorded for one minute.
 
     Attributes:
         minute: Minutes since the epoch.
         backlog: Messages in the backlog; for a stream topic, entries that its groups have not read yet.
         due_now: Messages in the backlog that may be delivered now.
-        late_ms: Time since the oldest due message became due, in ms.
+        late_ms: Time since the oldest due message became due, ms; 0 on stream topics.
         in_flight: Messages in flight.
         waiting: Failed messages that wait for a retry.
         dead: Dead messages.
@@ -135,9 +135,9 @@ class History:
         self._registry = Registry(connections)
 
     def last(self, topic: str | None = None, minutes: int = MINUTES) -> list[Minute]:
-        """Return up to `minutes` last records of a topic, or of all topics together, oldest first; by default of a day.
+        """Return the last records of a topic, or of all topics together, oldest first; empty if there are none.
 
-        A minute in which no process recorded is missing. The list is empty if there are no records.
+        There are up to `minutes` records, by default those of a day. A minute in which no process recorded is missing.
 
         Raises:
             InvalidValueError: `topic` is not a topic's name, or `minutes` is not a whole number of 1 or more.

@@ -75,7 +75,7 @@ class UnreadableTopic:
 
     Attributes:
         name: The topic's name, escaped for display.
-        reason: The reason, and what to do.
+        reason: Why the definition cannot be read, and what to do.
         version: Schema version of its writer; `None` if unknown.
         min_reader: The oldest schema version that may act on it; `None` if unknown.
 
@@ -92,7 +92,7 @@ class UnreadableTopic:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """All registered definitions, by name: those that this version can read, and the others.
+    """All registered definitions, sorted by name: those that this version can read, and the others.
 
     Attributes:
         topics: The topics.

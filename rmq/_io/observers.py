@@ -40,10 +40,11 @@ class Observer:
     and end in reverse order. With a client of `rmq.aio`, hooks may be coroutine functions.
 
     Attributes:
-        essential: Whether its errors count. By default they are logged, and sends and handlers go on. The error of an
-            essential observer is that of the send or handler: raised before it, the messages are not sent, or the
-            handler is not called and they are retried; raised after a handler, they are retried, too. If `handling` of
-            an essential observer swallows the error of a handler, its messages are acked.
+        essential: Whether its errors count. By default they are logged, and sends and handlers go on. An error of an
+            essential observer counts as an error of the send or handler. If it is raised before, the messages are not
+            sent, or the handler is not called and its messages are retried; if it is raised after a handler, its
+            messages are retried, too. If `handling` of an essential observer swallows the error of a handler, the
+            handler's messages are acked.
 
     Examples:
         >>> class Transaction(Observer):
@@ -93,7 +94,7 @@ class Observer:
         """Called after a handler that raised no error, before its messages are acked."""
 
     def failed_handler(self, deliveries: Sequence[Delivery], error: BaseException) -> Hook:
-        """Called after a handler that raised an error. May settle deliveries; those left open are retried."""
+        """Called after a handler that raised an error. It may settle deliveries; those left open are retried."""
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
         """Called when outcomes have reached Redis. `Delivery.lost` is true if the lease was lost before."""

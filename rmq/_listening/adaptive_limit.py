@@ -49,7 +49,7 @@ class Adaptive:
         failures: Tolerated share of failing messages, from 0 to below 1.
         window_s: Interval between adjustments in seconds, more than 0. Five failures in a row (more if `failures` is
             above 0.1) reduce the number to `least` at once.
-        longest_pause_s: Maximum pause between two attempts if everything fails, in seconds; at least `window_s`.
+        longest_pause_s: Maximum pause between two calls if all calls fail, in seconds; at least `window_s`.
 
     Raises:
         InvalidValueError: A value is out of range.

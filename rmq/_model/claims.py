@@ -178,7 +178,7 @@ class ColumnFacts:
 
     @property
     def attempts(self) -> list[int]:
-        """Number of each delivery among those of its message, from 1."""
+        """Number of each delivery, 1 for the first of a message."""
         most = self.topic.max_retries + 1
         return [most - left for left in self.retries_left]
 

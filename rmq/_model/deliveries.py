@@ -72,9 +72,9 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def trace(self) -> str:
-        """The trace context: a W3C `traceparent`, or headers as JSON; "" without one.
+        """The trace context that was sent with the message, or that an observer has set since.
 
-        It is the one that was sent with the message, until an observer sets another one.
+        A W3C `traceparent`, or headers as JSON; "" without one.
         """
         trace = self.claim.traces.get(self.row)
         return self._sent_trace() if trace is None else trace
@@ -158,7 +158,7 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def attempt(self) -> int:
-        """Number of this delivery among those of its message, from 1."""
+        """Number of this delivery, 1 for the first of the message."""
         return self.topic.max_retries - self.retries_left + 1
 
     @property
@@ -211,7 +211,7 @@ class DeliveryFacts(Generic[PayloadT]):
         return self.decode() if found is _NOT_DECODED else found
 
     def decode(self) -> Any:
-        """Decode the payload, or all payloads, again and return the result. Raises as `payload`. Internal."""
+        """Decode the payload, or all payloads, again and return the result. Raises like `payload`. Internal."""
         topic = self.topic
         many = [decode_payload(topic.typed, topic.name, item) for item in self.items] if topic.collects else None
         found: Any = decode_payload(topic.typed, topic.name, self.body) if many is None else many

@@ -246,7 +246,7 @@ class StreamDelivery(Delivery[PayloadT]):
 
     @property
     def attempt(self) -> int:
-        """Number of this delivery among those of the entry to its group, from 1."""
+        """Number of this delivery, 1 for the first of the entry to this group."""
         score = self._claimed.claim_score  # the token, `claim_score` of this delivery, may be taken away
         return score if score < _OWN else 1
 

@@ -28,7 +28,7 @@ MAX_UNIQUE_ITEMS = 5_000
 
 
 class Overflow(Enum):
-    """Behaviour of a send to a `Collect` that has reached its bounds. Arguments take a member or its value.
+    """Behaviour of a send to a message whose `Collect` has reached its bounds. Arguments take a member or its value.
 
     Examples:
         >>> Collect(max_items=100, when_full=Overflow.DROP_OLDEST).when_full.value
@@ -315,7 +315,7 @@ class PriorityRule(Enum):
 
 
 class PerMessage(Enum):
-    """A bound given by each message.
+    """Value for `max_count` of `Merge`: each message names the number of its parts.
 
     Examples:
         >>> whole = Merge(Collect(unique=True), max_count=PER_MESSAGE, window=Fixed("9s"))

@@ -93,7 +93,7 @@ class RangeMergeMessage(_Ranged):
         body: Optional payload; the newest is kept. With the topic's `merge`: a number for `Max`, `Min` and `Sum`, an
             item or a tuple of items for `Collect`.
         time_range_ms: The merge window as a number of milliseconds, instead of `time_range`.
-        version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
+        version: Required with `Newest`, and only allowed there: a whole number from 0 to 2^53 - 1.
         weight: Topics with `merge`: number of sends that it counts as, 1 to 2^31.
 
     Raises:
@@ -224,7 +224,7 @@ class PriorityMessage:
         slot_basis: The slot is computed from it instead of the content; equal contents need equal bases.
         body: Optional payload; the newest is kept. With the topic's `merge`: a number for `Max`, `Min` and `Sum`, an
             item or a tuple of items for `Collect`.
-        version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
+        version: Required with `Newest`, and only allowed there: a whole number from 0 to 2^53 - 1.
         weight: Topics with `merge`: number of sends that it counts as, 1 to 2^31.
 
     Raises:
@@ -285,7 +285,7 @@ class FixedTimeMessage:
         slot_basis: The slot is computed from it instead of the content; equal contents need equal bases.
         body: Optional payload; the newest is kept. With the topic's `merge`: a number for `Max`, `Min` and `Sum`, an
             item or a tuple of items for `Collect`.
-        version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
+        version: Required with `Newest`, and only allowed there: a whole number from 0 to 2^53 - 1.
         weight: Topics with `merge`: number of sends that it counts as, 1 to 2^31.
         fixed_time_ms: The time at which it is due in milliseconds since 1970-01-01 UTC, instead of `fixed_time`.
         delay: Time from its arrival until it is due, by Redis' clock: a `timedelta` or a text such as "10s", at most
@@ -347,7 +347,7 @@ class FixedTimeMessage:
         return moment_of(self.fixed_time_ms)
 
     def score_ms(self) -> int:
-        """Return the fixed time as epoch ms; for a delay its ms, negated, at least 1."""
+        """Return the fixed time as epoch ms; for a delay, its ms as a negative number, -1 for "0s"."""
         return self.fixed_time_ms or _delay(cast("timedelta", self.delay))[1]
 
 
@@ -385,7 +385,7 @@ def _delay(delay: Duration) -> tuple[timedelta, int]:
 
 @dataclass(frozen=True, slots=True)
 class StreamMessage:
-    """An entry of a log: delivered in the order of sending within its slot, to every group, and never merged.
+    """An entry of a stream topic: delivered in the order of sending within its slot, to every group; never merged.
 
     Args:
         content: A content like that of other messages, or the entry's 1 to 500 fields: name -> value.

@@ -37,7 +37,7 @@ class Outcome:
         verb: The kind of outcome.
         delay_ms: For a nack: wait before the retry, ms; `None` for the topic's retry policy. For a release: wait before
             the redelivery of a message that has failed without using up a retry; `None` if its handler has not begun.
-        error_type: Class of the error, such as `ValueError`.
+        error_type: Type of the error, such as `ValueError`; empty for an error given as text.
         error_message: Text of the error, at most 1,000 characters.
         due_ms: For a release on a FIXED_TIME topic: the message's new due time, epoch ms; `None` keeps the present one.
         attempt: On a topic with `keep_attempts`: the failed attempt as it is sent to Redis; otherwise empty.
@@ -56,7 +56,7 @@ class Outcome:
 
     @property
     def stored_type(self) -> str:
-        """The class of the error, followed by the attempt if it is kept."""
+        """The type of the error, followed by the attempt if it is kept."""
         return self.error_type.replace("\n", " ") + self.attempt if self.attempt else self.error_type
 
 

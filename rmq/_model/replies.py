@@ -71,7 +71,7 @@ class SendResult:
     stats count sends by their weight, and so can be larger than the sum of these numbers.
 
     Attributes:
-        new: Number of messages that were stored on their own.
+        new: Number of messages that were added to the backlog, or to the stream.
         merged: Number of all other messages: they merged with a message of the same content in the backlog, or a
             `Leading` window without `trailing` dropped them. The total `merged` does not count dropped sends.
         outcomes: Per message in the order of sending: True if it was new. Empty unless requested.
