@@ -29,7 +29,7 @@ class Rates:
         retried: Failed deliveries whose messages are retried.
         buried: Messages that became dead after failures.
         expired: Messages that became dead because of their age (`ttl_expired`).
-        dropped: Messages dropped because the backlog was full.
+        dropped: Messages dropped because the backlog was full, and sends dropped by `Leading` windows.
 
     Examples:
         >>> view = client.inspect(client.producer(Topic("jobs", TopicType.PRIORITY)).topic)
@@ -200,11 +200,12 @@ class SlotStats:
         next_due_ms: Time at which the slot is due next, epoch ms; 0 for never.
         epoch: Epoch of the last owner, 0 without owners.
         paused: Whether claims are paused.
-        totals: Counters since the topic was created: accepted, merged, delivered, acked, retried, expired, released,
-            exhausted, buried, redriven, cancelled, purged, trimmed, adopted, dropped (no room in the backlog),
-            ttl_expired (died because of their age), refailed (failures of contents that have failed and were sent again
-            since their last ack: each send restores all retries, so such a message may never die). Counters that were
-            never incremented are absent.
+        totals: Counters since the topic was created: accepted, merged, delivered, acked, retried, expired (leases),
+            released, exhausted (no retries left, but sent again meanwhile), buried, redriven, cancelled, purged,
+            trimmed (dead messages beyond the bounds), adopted (moves to another ensemble), dropped (no room in the
+            backlog, or by a `Leading` window), ttl_expired (died of their age), refailed (failures of contents that
+            have failed and were sent again since their last ack: each send restores all retries, so such a message may
+            never die). Counters that were never incremented are absent.
         oldest_sent_ms: On PRIORITY topics with `ties="oldest"`: time of sending of the next message or of the oldest
             one of the lowest priority, whichever is earlier, epoch ms; `None` if both are unknown, and on other topics.
 
