@@ -72,10 +72,7 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def trace(self) -> str:
-        """The trace context that was sent with the message, or that an observer has set since.
-
-        A W3C `traceparent`, or headers as JSON; "" without one.
-        """
+        """Trace context sent with the message, or set by an observer since: a traceparent or JSON headers, or ""."""
         trace = self.claim.traces.get(self.row)
         return self._sent_trace() if trace is None else trace
 
