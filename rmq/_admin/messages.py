@@ -78,7 +78,8 @@ class _InSlot:
     def claimed_ms(self) -> int | None:
         """Time of its claim, or of the last renewal of its lease, epoch ms; `None` if the message is not in flight."""
         message = cast("PeekedMessage", self)
-        return min(message.score // STAMP, message.now_ms) if message.place == "prepare" else None
+        in_flight = getattr(self, "place", "") == "prepare"  # what is dead has no place
+        return min(message.score // STAMP, message.now_ms) if in_flight else None
 
     @property
     def complete(self) -> bool:

@@ -88,7 +88,7 @@ def test_list_with_reasons_limit_and_filter(client: RmqClient, make_dead: MakeDe
     for message in found:
         index = int(message.text[1:])
         assert message.body == f"body {index}".encode()
-        assert message.attempts == 1
+        assert (message.attempts, message.claimed_ms) == (1, None)
         kind, text = ("KeyError", "'odd'") if index % 2 else ("ValueError", f"even {index}")
         assert (message.error_type, message.error_message) == (kind, text)
     for slot in (0, 1):  # the longest dead first
