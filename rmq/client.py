@@ -243,7 +243,7 @@ class RmqClient:
         return listener_decorator(self.add, topic, **options)
 
     def scheduled(self, name: str, **options: Unpack[ScheduleOptions]) -> Callable[[HandlerT], HandlerT]:
-        """Decorate a handler that runs by a schedule, which this client puts when its listeners start.
+        """Decorate a handler that runs on a schedule, which this client stores when its listeners start.
 
         Arguments and errors are those of `rmq.scheduled`.
         """
@@ -409,7 +409,7 @@ class RmqClient:
         return read_workers(self._connections)
 
     def topics(self) -> list[Topic]:
-        """Return the registered definitions that this version of RMQ can read, by name; see `definitions`."""
+        """Return the registered definitions that this version of RMQ can read, sorted by name; see `definitions`."""
         return list(self._known.definitions().topics)
 
     def definitions(self) -> Definitions:

@@ -177,8 +177,8 @@ class Control:
             `DONE`, even if it was due already; `IN_FLIGHT` (being handled; unchanged), or `ABSENT`, also for a dead
             message.
 
-        Guarantee: atomic; safe to repeat. A message that waited for a retry keeps its remaining retries. On a PRIORITY
-            topic the message has all its retries again, and is first in its slot, not in the whole topic.
+        Guarantee: atomic; safe to repeat. On time topics, a message that waited for a retry keeps its remaining
+            retries. On PRIORITY topics, it has all its retries again, and is first in its slot, not in the whole topic.
         """
         return self._apply("promote", partial(control.promote, self.topic), content, slot_basis)
 

@@ -165,7 +165,7 @@ class TopicDeletion:
         return entries.length + sum(group.dead for group in groups)
 
     def _contended(self) -> RmqError:
-        return RmqError(f"topic {self._name} was changed by other clients during each attempt; try again")
+        return RmqError(f"topic {self._name} was not deleted: other clients changed it during each attempt; try again")
 
     def _in_use(self, used: list[str]) -> TopicInUseError:
         return TopicInUseError(

@@ -114,7 +114,7 @@ class _HandedOut(_Summed):
 
 @dataclass(frozen=True, slots=True)
 class TopicStats(_HandedOut):
-    """Figures of a topic: the sum of its slots, each read atomically, one after the other.
+    """Figures of a topic, summed over its slots. Each slot is read atomically, one after the other.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -307,7 +307,7 @@ class GroupSlot:
 
 @dataclass(frozen=True, slots=True)
 class GroupStats(_HandedOut):
-    """Figures of a group: the sum of its slots, each read atomically, one after the other.
+    """Figures of a group, summed over its slots. Each slot is read atomically, one after the other.
 
     Examples:
         >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic
@@ -368,7 +368,7 @@ class StreamSlot:
 
 @dataclass(frozen=True, slots=True)
 class StreamStats(_Summed):
-    """Figures of a stream topic: the sum of its slots, each read atomically, one after the other.
+    """Figures of a stream topic, summed over its slots. Each slot is read atomically, one after the other.
 
     Examples:
         >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic

@@ -122,10 +122,10 @@ def sum_of(minute: int, parts: Iterable[Minute]) -> Minute:
 
 
 class History:
-    """Reads and writes the history of the last day.
+    """Reads and writes the history: the figures of each topic, a record a minute, for the last day.
 
     Examples:
-        >>> client.record_history()  # in one process, while it runs
+        >>> client.record_history()  # in one process, until it ends
         >>> client.history().last(minutes=60)
         []
     """
@@ -170,7 +170,10 @@ class History:
         return minutes
 
     def append(self, topic: str | None, record: Minute) -> bool:
-        """Append a record; return whether its minute was new. Atomic; safe to repeat."""
+        """Append a record of a topic, or with `None` of all together; return whether its minute was new.
+
+        Guarantee: atomic; safe to repeat.
+        """
         return self._connections.run(_append(topic, record))
 
     def _read(self, topics: Sequence[Topic], minute: int) -> Iterator[tuple[Topic, Minute]]:

@@ -55,7 +55,7 @@ class StreamTopic(StreamView):
         """Stop all claims of a group's consumers in the whole cluster. Entries in flight are still handled.
 
         Returns:
-            Number of slots on which it was not paused before.
+            Number of slots on which the group was not paused before.
 
         Raises:
             InvalidValueError: The topic does not have the group, or `actor` is empty or too long.

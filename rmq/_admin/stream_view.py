@@ -110,9 +110,9 @@ class StreamView(View):
         return GroupStats(name, tuple(self._per_slot(lambda slot: stream_admin.group_stats(self.topic, slot, name))))
 
     def consumers(self, group: str, idle_s: float | None = None) -> list[ConsumerStats]:
-        """Return a group's consumers with the number of their pending entries, sorted by name; empty without any.
+        """Return a group's consumers with the number of their pending entries, sorted by name; empty if it has none.
 
-        A consumer that has been idle for `idle_s` seconds, two leases by default, counts as gone. A running consumer
+        A consumer that has been idle for `idle_s` seconds, two leases by default, has `gone` set. A running consumer
         renews its pending entries, so it is never idle for a lease while it has any.
         """
         checked_group(group)

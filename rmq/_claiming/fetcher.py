@@ -404,7 +404,7 @@ class Fetcher:
             for claim, rows in result.unconfirmed:
                 claim.end(rows)
             log.warning(
-                "topic %s: the reply to %d outcomes was lost; messages whose outcome was not recorded are redelivered",
+                "topic %s: a reply was lost, to outcomes (%d); messages whose outcome was not recorded are redelivered",
                 self._topic.name,
                 size_of(result.unconfirmed),
             )

@@ -262,7 +262,7 @@ def listener(topic: Topic, **options: Unpack[ListenerOptions]) -> Callable[[Hand
 
 
 def scheduled(name: str, **options: Unpack[ScheduleOptions]) -> Callable[[HandlerT], HandlerT]:
-    """Mark a function as a handler that runs by a schedule, to be found by `scan`.
+    """Mark a function as a handler that runs on a schedule, to be found by `scan`.
 
     The client to which the listener is added stores the schedule when its listeners start. The messages are on a topic
     of the same name. Their content is the name; with `catch_up` it is the name, a colon and the due time. Their body is

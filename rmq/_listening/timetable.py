@@ -68,7 +68,9 @@ class Timetable:
         except RmqError as error:
             if isinstance(error, ScriptFailedError) and any(words in str(error) for words in NO_RIGHT):
                 self._over = True
-                log.warning("schedules are off in this process, which may not read topic %s: %s", RECURRING.name, error)
+                log.warning(
+                    "schedules are off in this process, which has no right to read topic %s: %s", RECURRING.name, error
+                )
             else:
                 self._troubles.warning(log, type(error), "cannot read the schedules; trying again: %s", error)
 

@@ -552,7 +552,7 @@ class Worker(Background):
             try:
                 went = self.settle_only()
             except Exception as error:
-                log.warning("topic %s: the last acks and nacks could not be sent: %s", self._topic.name, error)
+                log.warning("topic %s: sending the last acks and nacks failed: %s", self._topic.name, error)
                 if isinstance(error, ClientClosedError):  # the messages are redelivered
                     return
             with self.held.lock:

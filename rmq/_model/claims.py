@@ -225,7 +225,10 @@ class ColumnFacts:
 
     @property
     def lost(self) -> list[bool]:
-        """Whether each lease is known to be lost: another consumer may have the message. Check it before an effect."""
+        """Whether each lease is known to be lost: then another consumer may have the message.
+
+        Check it before side effects that must occur once.
+        """
         return [*map(bool, self._rows(lambda claim: claim.lost))]
 
     def _stored(self) -> list[bytes | None]:

@@ -247,7 +247,7 @@ class StreamDelivery(Delivery[PayloadT]):
 
     @property
     def attempt(self) -> int:
-        """Number of this delivery, 1 for the first of the entry to this group."""
+        """Number of this delivery of the entry to this group, from 1."""
         score = self._claimed.claim_score  # the token, `claim_score` of this delivery, may be taken away
         return score if score < _OWN else 1
 

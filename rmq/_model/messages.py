@@ -215,7 +215,9 @@ def _only_one(**given: Any) -> tuple[str, Any]:
 
 @dataclass(frozen=True, slots=True, init=False)
 class PriorityMessage:
-    """A message that is delivered before those of smaller priority; the last send of a content determines its priority.
+    """A message that is delivered before those of smaller priority.
+
+    The last send of a content determines its priority, unless the topic's `merge` has another `PriorityRule`.
 
     Args:
         content: Identifies the message; messages of equal content merge; not empty.

@@ -97,7 +97,7 @@ def read_document(data: str | bytes, what: str, reader: int = SCHEMA_VERSION) ->
     for name, number in (("version", version), ("min_reader", min_reader)):
         if type(number) is not int or not FIRST_VERSION <= number < 2**31:
             raise UnreadableDocumentError(
-                f"{what} cannot be read: its {name} is {number!r:.50}; it must be a whole number from {FIRST_VERSION}"
+                f"{what} cannot be read: its {name} is {number!r:.50}; it must be from {FIRST_VERSION} to 2^31 - 1"
             )
     if min_reader > reader:
         raise UnreadableDocumentError(

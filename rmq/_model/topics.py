@@ -460,7 +460,7 @@ class Topic(Generic[PayloadT]):
         return stored
 
     def to_json(self) -> str:
-        """Return the definition as a document of this version, the form in which it is registered."""
+        """Return the definition as JSON, in the form in which this version of RMQ registers it."""
         return new_document(self.to_fields()).to_json()
 
     @classmethod

@@ -368,7 +368,7 @@ class Coordinator:
 
     @property
     def awaited_marks(self) -> ConnectionKey | None:
-        """The connection that waits for `give_marks`; None if no connection does."""
+        """The connection over which slots are acquired only after `give_marks` was called for it; `None` for none."""
         with self._rounds.lock:
             return self._member.transaction_ids.awaits
 

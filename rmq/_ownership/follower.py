@@ -150,7 +150,10 @@ class OwnershipFollower(Background):
                 try:
                     draining |= user.refresh_ownership(owned)
                 except Exception:  # whatever it is, the next round comes
-                    log.exception("topic %s: changes of the owned slots could not be applied", user.topic.name)
+                    log.exception(
+                        "topic %s: changes to the owned slots could not be applied, and are tried again",
+                        user.topic.name,
+                    )
                     draining = True
             self._changed.wait(DRAINING_S if draining else OWNED_LOOK_S if owned else SLOTLESS_S)
 

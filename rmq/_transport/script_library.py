@@ -282,7 +282,7 @@ class Linker:
                 each = instead[each.names]._replace(library=library) if each.names in instead else each
                 if twice := self._definitions.keys() & each.names:
                     other = self._definitions[twice.pop()]
-                    raise ValueError(f"{', '.join(each.names)} is defined in {other.library} and in {library}")
+                    raise ValueError(f"{', '.join(each.names)}: defined in {other.library} and in {library}")
                 self._definitions |= dict.fromkeys(each.names, each)
 
     def linked(self, text: str) -> str:

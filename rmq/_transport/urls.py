@@ -76,7 +76,7 @@ def parse_address(host: object, port: object) -> Address:
     if ":" in host:
         ip_address(host)
     elif len(host) > 253 or not _HOST_NAME.fullmatch(host):
-        raise ValueError(f"{host!r:.100} is not a host")
+        raise ValueError(f"{host!r:.100} is not a valid host name")
     return Address(host, port)
 
 
@@ -186,7 +186,8 @@ def _parse(url: str) -> RedisUrl:
         raise InvalidUrlError(f"URL {shown!r} cannot be read; {_ENCODE}") from None
     topology = _SCHEMES.get(parts.scheme)
     if topology not in (None, Topology.EMBEDDED) and "://" not in url:
-        raise InvalidUrlError(f"URL {shown!r} lacks // after its scheme; write {parts.scheme}://host")
+        form = "unix:///path/to/redis.sock" if parts.scheme == "unix" else f"{parts.scheme}://host"
+        raise InvalidUrlError(f"URL {shown!r} lacks // after its scheme; write {form}")
     if topology is None:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
         guess = "" if "://" in url else f"; did you mean redis://{shown}?"
@@ -222,7 +223,9 @@ def _standalone(url: str, parts: SplitResult) -> RedisUrl:
     try:
         _ = parts.port
     except ValueError:  # its text may quote a password with a slash in it
-        raise InvalidUrlError(f"URL {_without_password(url)!r} has an invalid port; {_ENCODE}") from None
+        raise InvalidUrlError(
+            f"URL {_without_password(url)!r} has an invalid port; it must be from 1 to 65535, and {_ENCODE}"
+        ) from None
     if parts.scheme == "unix" and not parts.path:
         raise InvalidUrlError(f"URL {_without_password(url)!r} names no socket; write unix:///path/to/redis.sock")
     if parts.scheme != "unix" and not re.fullmatch("(/[0-9]*)?/?", parts.path):

@@ -68,7 +68,7 @@ class Rmq:
         return scheduled_decorator(self._listeners.append, name, options)
 
     def scan(self, package: str | ModuleType) -> None:
-        """Register all handlers of a package that are decorated with `rmq.listener`; see `rmq.scan`."""
+        """Register the handlers of a package, decorated with `rmq.listener` or `rmq.scheduled`; see `rmq.scan`."""
         self._listeners += scan(package)
 
     def client(self) -> RmqClient:

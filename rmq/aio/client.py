@@ -234,7 +234,7 @@ class RmqClient(Closing):
         return listener_decorator(self.add, topic, **plain_options(options))
 
     def scheduled(self, name: str, **options: Unpack[ScheduleOptions]) -> Callable[[HandlerT], HandlerT]:
-        """Decorate an async handler that runs by a schedule, which this client puts when its listeners start.
+        """Decorate an async handler that runs on a schedule, which this client stores when its listeners start.
 
         Arguments and errors are those of `rmq.scheduled`.
         """

@@ -231,10 +231,9 @@ def changed_merge(topic: Topic, bounds: MergeBounds) -> Merge:
     if bounds.max_count is not None:
         count = bounds.max_count[0]
         if (count is PER_MESSAGE) is not merge.joins:
-            raise InvalidValueError(
-                f"{_typed(count)}; the merge of topic {topic.name} is {merge_name(merge)}, which cannot be changed "
-                "to or from join"
-            )
+            rule = "requires per-message" if merge.joins else "does not support per-message"
+            text = f"{_typed(count)}; the merge of topic {topic.name} is {merge_name(merge)}, which {rule}"
+            raise InvalidValueError(text)
         changes["max_count"] = count
     _check_waits(merge.max_count, changes.get("window"), f"the merge of topic {topic.name} is join")
     return replace(merge, **changes)

@@ -52,8 +52,8 @@ class Settings:
         object.__setattr__(self, "names", frozenset(name.lower().rstrip(".") for name in self.names))
         if self.credentials is None and not is_loopback(self.host):
             raise InvalidValueError(
-                f"host is {self.host}, which other machines can reach: they could purge topics without a login; "
-                "set a user and a password"
+                f"host is {self.host}, which other machines can reach; without a login, anyone there could use the "
+                "dashboard: set a user and a password"
             )
 
     def allows(self, host_header: str) -> bool:

@@ -18,7 +18,7 @@ TRIED_PORTS = 64
 
 
 class Server(HttpServer):
-    """An HTTP server that exports metrics to Prometheus, and amounts of work to autoscalers. It runs until closed.
+    """An HTTP server that exports metrics to Prometheus, and the amount of work to autoscalers. It runs until closed.
 
     Args:
         registry: The metrics to serve, at any path but `/scale/`.

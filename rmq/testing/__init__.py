@@ -230,7 +230,7 @@ def assert_sent(
         5
         >>> assert_sent(client, jobs, "job:2")
         Traceback (most recent call last):
-        AssertionError: no message with content 'job:2' is in the backlog of topic jobs, which holds 1:
+        AssertionError: no message with content 'job:2' is in the backlog of topic jobs, which has 1 message:
           'job:1', body b'data', priority 5
     """
     return _call(client, check_sent, Expected(topic, content, payload, body, priority))

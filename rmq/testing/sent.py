@@ -10,7 +10,7 @@ from typing import Any, Generic
 from rmq import Topic, TopicType
 from rmq.client import RmqClient
 from rmq.errors import PayloadError
-from rmq.spi import Payload, PayloadT, moment_at
+from rmq.spi import Payload, PayloadT, counted, moment_at
 from rmq.spi.scripts import payload_bytes
 
 MOST_SHOWN = 10
@@ -116,7 +116,7 @@ def check_sent(client: RmqClient, expected: Expected) -> SentMessage[Any]:
         if expected.matches(message):
             return message
     there = list(_all(client, expected.topic))
-    contents = f"which holds {len(there)}:{_listed(there)}" if there else "which is empty"
+    contents = f"which has {counted(len(there), 'message')}:{_listed(there)}" if there else "which is empty"
     raise AssertionError(f"no {expected} is in the backlog of topic {_name_of(expected.topic)}, {contents}")
 
 

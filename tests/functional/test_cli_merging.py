@@ -180,7 +180,7 @@ def test_windows_and_bounds_are_changed(
         return cli("topics", "change", topic.name, *options, code=2).err
 
     assert "the merge of topic" in refused(stock, "--collect-max-items", "5")
-    assert "cannot be changed to or from join" in refused(stock, "--max-count", "per-message")
+    assert "which does not support per-message" in refused(stock, "--max-count", "per-message")
     assert "has no merge" in refused(priority, "--window", "none")
     assert "--window requires a range-merge topic; the type is priority" in refused(tags, "--window", "fixed 5s")
 

@@ -250,7 +250,7 @@ def test_a_group_is_moved(cli: Cli, client: RmqClient, orders: Topic) -> None:
         "group": "mail",
         "start": "all",
     }
-    assert "place" in cli("stream", "move-group", orders.name, "mail", "soon", code=2).err
+    assert "position is 'soon'" in cli("stream", "move-group", orders.name, "mail", "soon", code=2).err
     assert "no group post" in cli("stream", "move-group", orders.name, "post", "all", code=2).err
 
 

@@ -282,7 +282,7 @@ def routes(schema: StructType, options: Options) -> bool:
         kind_name = kind.simpleString()
         raise InvalidValueError(f"column topic is {kind_name}; it must be string, unless option topic is set")
     if options.type is not None or options.slots is not None:
-        raise InvalidValueError("options type and slots need option topic; topics that rows name must be registered")
+        raise InvalidValueError("options type and slots need option topic; topics named in rows must be registered")
     return True
 
 

@@ -369,8 +369,8 @@ def _last_done(connections: Connections, topic: str, name: str) -> int:
 
 def _no_marks(topic: Topic, option: str) -> InvalidValueError:
     return InvalidValueError(
-        f"{option} cannot be used on topic {topic.name}: it blocks or drops sends when it is full, or "
-        "is PRIORITY with a ttl"
+        f"{option} cannot be used on topic {topic.name}: a topic without merge= must neither block nor drop "
+        "sends when it is full, nor be PRIORITY with a ttl"
     )
 
 

@@ -293,7 +293,7 @@ def test_what_was_sent_is_named(rmq: RmqClient, clock: Clock) -> None:
         assert_sent(rmq, PRICES, "item:cup", payload=Price("cup", 1))
     assert str(caught.value) == (
         "no message with content 'item:cup' and payload Price(item='cup', pence=1) is in the backlog of topic prices, "
-        "which holds 1:\n"
+        "which has 1 message:\n"
         f'  \'item:mug\', body b\'{{"item":"mug","pence":399}}\', due {clock.now + timedelta(seconds=5)}'
     )
     assert_not_sent(rmq, PRICES, "item:cup")
@@ -302,7 +302,7 @@ def test_what_was_sent_is_named(rmq: RmqClient, clock: Clock) -> None:
     with pytest.raises(AssertionError, match="topic jobs, which is empty"):
         assert_sent(rmq, JOBS, priority=3)
     send(rmq, *map(str, range(12)))
-    with pytest.raises(AssertionError, match=r"which holds 12:(\n.*){10}\n  and 2 more$"):
+    with pytest.raises(AssertionError, match=r"which has 12 messages:(\n.*){10}\n  and 2 more$"):
         assert_sent(rmq, JOBS, priority=3)
     assert assert_sent(rmq, JOBS, "7", priority=5).text == "7"
     assert len(sent(rmq, "jobs")) == 12
@@ -311,7 +311,7 @@ def test_what_was_sent_is_named(rmq: RmqClient, clock: Clock) -> None:
 def test_a_body_that_does_not_decode_has_another_payload(rmq: RmqClient) -> None:
     rmq.producer(PRICES).send(RangeMergeMessage("item:cup", time_range_ms=5_000, body="no JSON"))
     rmq.producer(PRICES).send(RangeMergeMessage("item:jar", time_range_ms=5_000))
-    with pytest.raises(AssertionError, match="holds 2:\n  'item:cup', body b'no JSON'"):
+    with pytest.raises(AssertionError, match="has 2 messages:\n  'item:cup', body b'no JSON'"):
         assert_sent(rmq, PRICES, payload=Price("mug", 399))
     rmq.producer(PRICES).send(PRICES.message("item:mug", Price("mug", 399), time_range_ms=6_000))
     assert assert_sent(rmq, PRICES, payload=Price("mug", 399)).text == "item:mug"

@@ -84,7 +84,7 @@ def test_a_definition_has_blocks_of_its_own() -> None:
 
 
 def test_two_libraries_that_define_the_same_name() -> None:
-    with pytest.raises(ValueError, match="a is defined in a and in e"):
+    with pytest.raises(ValueError, match="a: defined in a and in e"):
         Linker({"a": A, "e": "local function a() end\n"})
 
 
