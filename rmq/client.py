@@ -323,7 +323,7 @@ class RmqClient:
         *,
         exit_when_hung: bool = False,
     ) -> list[Delivery]:
-        """Run all listeners until SIGTERM, SIGINT, `stop` or `close`, then stop them and close.
+        """Run all listeners until SIGTERM, SIGINT, `stop` or `close`, then stop them and close the client.
 
         A second signal exits at once.
 

@@ -230,7 +230,7 @@ class Control:
     def resume(self, slots: Sequence[int] | None = None) -> int:
         """End a pause of the topic, or of some of its slots; return the number of slots that were paused.
 
-        Raises and guarantees the same as `pause`.
+        Errors and guarantee as for `pause`.
         """
         return self._pause(slots, False)
 

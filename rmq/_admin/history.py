@@ -155,7 +155,10 @@ class History:
         return lock.now_ms, lock.till_ms // 60_000 - 1 if lock.holder == holder else None
 
     def record(self, minute: int) -> list[Minute]:
-        """Append the records of all topics and their sum; return the topics' records.
+        """Append the figures of each topic, and their sum, to the history; return those of the topics.
+
+        Args:
+            minute: The minute to record, in minutes since 1970-01-01 UTC.
 
         Guarantee: a minute that has been recorded already is not changed.
         """

@@ -94,12 +94,12 @@ class PeekedMessage(_InSlot):
     Attributes:
         place: `store` (the backlog), `prepare` (in flight) or `retry` (waiting).
         due_ms: Time at which the message or its retry is due, or its lease ends, epoch ms; `None` in the backlog of a
-            PRIORITY topic and for a rolled-back message, which are due at once.
+            PRIORITY topic, and for a rolled-back message; both are due at once.
         retries_left: Retries left; `None` for a fresh message, which has them all.
         now_ms: Redis' time of the reading, epoch ms.
         priority: Its priority in the backlog of a PRIORITY topic; else, and after a rollback, `None`.
         handled_by: In flight: the worker whose handler has it, by its last report; `None` if no worker reports it. A
-            worker reports only the first message of a batch, and none of columns.
+            worker reports only the first message of a batch, and no message of a handler with `columns=True`.
         handled_ms: Running time of this handler, ms; `None` if no worker reports it.
 
     Examples:
@@ -185,7 +185,8 @@ class Whereabouts:
 
     Attributes:
         now_ms: Redis' time of the reading, epoch ms.
-        stored: The message in the backlog; this and the next three are `None` if the content is not in the section.
+        stored: The message in the backlog. `stored`, `in_flight`, `waiting` and `dead` are `None` if the content is
+            not in that section.
         in_flight: The message in flight; `due_ms` is the end of its lease.
         waiting: The message that waits for its retry.
         dead: The dead message.

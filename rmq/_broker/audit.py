@@ -112,7 +112,7 @@ class Audit:
                 self._write(action, detail, outcome)
             except RmqError as error:
                 log.warning(
-                    "topic %s: the audit line for the end of '%s' was not written: %s", self.topic.name, action, error
+                    "topic %s: the result of '%s' was not written to the audit log: %s", self.topic.name, action, error
                 )
 
     def _write(self, action: str, detail: str, outcome: str) -> None:

@@ -186,7 +186,7 @@ def check_name(name: str) -> None:
     try:
         str.encode(name)
     except (TypeError, UnicodeEncodeError):
-        raise InvalidValueError(f"{brief(name, 100)} is not a valid topic name") from None
+        raise InvalidValueError(f"topic name is {brief(name, 100)}; it must be a str that UTF-8 can encode") from None
 
 
 class Registry:

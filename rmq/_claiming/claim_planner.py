@@ -206,7 +206,7 @@ class ClaimPlanner:
             at_all: Check all slots in a cluster, too.
 
         Raises:
-            RedisUnavailableError: Redis did not answer until the deadline.
+            RedisUnavailableError: Redis did not answer before the deadline.
             ScriptFailedError: A slot's data cannot be read; the other slots were checked.
         """
         self.rate_limiter.refresh()
@@ -419,7 +419,7 @@ def look(connections: Connections, places: Places, deadline_s: float | None = No
         deadline_s: In a cluster, how long to try again, in seconds; the client's deadline by default.
 
     Raises:
-        RedisUnavailableError: Redis did not answer until the deadline. In a cluster, no server answered.
+        RedisUnavailableError: Redis did not answer before the deadline. In a cluster, no server answered.
         ScriptFailedError: A slot's data cannot be read; the other slots were checked.
     """
     failed: list[RmqError] = []

@@ -131,7 +131,7 @@ class Fetcher:
             longer than `PATIENCE_S` is part of a later result; the claims that it settles are `busy` until then.
 
         Raises:
-            RedisUnavailableError: Redis did not answer until the deadline.
+            RedisUnavailableError: Redis did not answer before the deadline.
             CoordinationError: A newer owner has claimed from a slot.
 
         An error is raised only if nothing was settled and nothing claimed; otherwise it is logged, so that the results

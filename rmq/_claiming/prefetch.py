@@ -160,7 +160,9 @@ class Prefetch(Buffer):
         try:
             self._consumer.ack(taken)
         except RedisUnavailableError as error:  # acked or not: at worst they are delivered once more
-            log.warning("topic %s: %s", self._consumer.topic.name, error)
+            log.warning(
+                "topic %s: taken values may come again, as their acks failed: %s", self._consumer.topic.name, error
+            )
             now_s = monotonic_s()
             again = [each for each in taken if each.outcome is None and now_s < each.lease_until_s]
             with self.lock:

@@ -204,7 +204,7 @@ class Observers:
 def _is_sent(trace: str) -> bool:
     """Return whether a trace context is sent; log one that cannot be."""
     if not isinstance(trace, str) or not is_context(trace):  # pyright: ignore[reportUnnecessaryIsInstance]
-        log.error("the trace context %.200r is not sent; an observer must return up to 2,048 ASCII characters", trace)
+        log.error("the trace context %.200r is not sent; an observer must yield up to 2,048 ASCII characters", trace)
         return False
     return bool(trace)
 

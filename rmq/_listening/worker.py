@@ -531,8 +531,8 @@ class Worker(Background):
             for claim, rows in late:
                 claim.end(rows)
             if late:
-                text = "topic %s: acks or nacks that did not reach Redis before their leases expired: %d; the messages "
-                log.warning(text + "are redelivered", self._topic.name, size_of(late))
+                text = "topic %s: the acks or nacks of %d messages did not reach Redis before their leases expired; "
+                log.warning(text + "the messages are redelivered", self._topic.name, size_of(late))
                 round_.lose(late)
         self.held.drop_ended()
         if self.setup.observers.all and round_.settled:

@@ -229,22 +229,22 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def first_sent_ms(self) -> int | None:
-        """Time at which its first send arrived, epoch ms by Redis' clock; `None` without the topic's `merge`."""
+        """Time at which the message was first sent, epoch ms by Redis' clock; `None` if the topic has no `merge`."""
         return self._record.first_ms or None
 
     @property
     def last_sent_ms(self) -> int | None:
-        """Time at which its last send arrived, epoch ms by Redis' clock; `None` without the topic's `merge`."""
+        """Time at which the message was last sent, epoch ms by Redis' clock; `None` if the topic has no `merge`."""
         return self._record.last_ms or None
 
     @property
     def first_sent(self) -> datetime | None:
-        """Time at which its first send arrived, in UTC by Redis' clock; `None` without the topic's `merge`."""
+        """Time at which the message was first sent, in UTC by Redis' clock; `None` if the topic has no `merge`."""
         return moment_of(self._record.first_ms)
 
     @property
     def last_sent(self) -> datetime | None:
-        """Time at which its last send arrived, in UTC by Redis' clock; `None` without the topic's `merge`."""
+        """Time at which the message was last sent, in UTC by Redis' clock; `None` if the topic has no `merge`."""
         return moment_of(self._record.last_ms)
 
     @property

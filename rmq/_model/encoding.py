@@ -269,7 +269,7 @@ class Encoder:
 
     def _version(self, content: bytes, version: int | None, kind: str) -> int:
         if kind != "N":
-            rule = f"topic {self.topic.name} takes no version; only topics with merge=Merge(Newest()) do"
+            rule = f"topic {self.topic.name} takes no version; only topics with merge=Merge(Newest()) take one"
         elif type(version) is int and 0 <= version <= MAX_WHOLE:
             return version
         else:

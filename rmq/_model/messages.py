@@ -139,7 +139,7 @@ _RANGE_MERGE = setters_of(RangeMergeMessage)
 
 @dataclass(frozen=True, slots=True, init=False)
 class JoinMessage(_Ranged):
-    """A part of a whole, which is due when all parts have arrived, or after `time_range`.
+    """A part of a whole; the whole is due when all its parts have arrived, or after `time_range`.
 
     Only for topics with `max_count=PER_MESSAGE`.
 

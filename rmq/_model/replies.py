@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar, cast, overload
 
 
 class Owner(NamedTuple):
-    """The owner of a slot, as scripts check it.
+    """The owner of a slot, as the Lua scripts of RMQ check it.
 
     Attributes:
         epoch: Larger for every later owner; 0 without owners. Source: the transaction id (czxid) at which the keeper

@@ -363,7 +363,7 @@ class Coordinator:
             member.document = replace(member.document, redis=redis)
 
     def expect_marks(self) -> None:
-        """Acquire slots over a new connection only after `give_marks` was called for it. Call this before `start`."""
+        """Require a call of `give_marks` for each new connection before it acquires slots. Call this before `start`."""
         self._member.transaction_ids.gated = True
 
     @property
@@ -373,7 +373,7 @@ class Coordinator:
             return self._member.transaction_ids.awaits
 
     def give_marks(self, connection: ConnectionKey, marks: Mapping[str, int]) -> None:
-        """Report the highest epoch that Redis has recorded of each ensemble, so that this worker may acquire slots.
+        """Report the highest epoch that Redis has recorded for each ensemble, so that this worker may acquire slots.
 
         A ZooKeeper whose transaction id is below the epoch was restored from a backup: it gets a new identity, since
         it would issue the same epochs again.

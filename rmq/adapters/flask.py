@@ -82,7 +82,7 @@ class Rmq:
         return _of(_current()).get()
 
     def producer(self, topic: Topic) -> Producer:
-        """Return the topic's producer for the current application. Raises the same errors as `client`."""
+        """Return the topic's producer for the current application. Raises as `client` and its `producer`."""
         return _of(_current()).producer(topic)
 
     def listeners(self, app: flask.Flask) -> list[Listener]:

@@ -71,7 +71,8 @@ class RmqDataSource(DataSource):
         """Return the batch reader; with `pushdown`, one that accepts filters from Spark.
 
         Raises:
-            InvalidValueError: An option has no effect on a read, or a column is not one of its columns.
+            InvalidValueError: An option has no effect on a read, or `schema` has a column that the read does not
+                offer, or not as that type.
         """
         from rmq.spark.batch_reader import PruningReader, RmqReader
         from rmq.spark.selection import check_chosen
@@ -87,7 +88,8 @@ class RmqDataSource(DataSource):
         """Return the streaming source; for a STREAM topic, one that reads it with a consumer group.
 
         Raises:
-            InvalidValueError: An option has no effect on the source, or a column is not one of its columns.
+            InvalidValueError: An option has no effect on the source, or `schema` has a column that the source does
+                not offer, or not as that type.
             UnknownTopicError: The topic is not registered.
         """
         from rmq.spark.batch_reader import check_columns

@@ -43,7 +43,7 @@ def refuse(
         url: URL of Redis as the executors reach it; by default `RMQ_URL`.
 
     Returns:
-        The numbers of rows refused, and of rows that are not in their batch.
+        `noted`: number of rows refused; `missing`: number of rows that are not in their batch.
 
     Raises:
         InvalidValueError: A column is missing, or `delay` is not more than 0.

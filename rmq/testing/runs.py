@@ -95,7 +95,7 @@ def run(client: RmqClient, added: Sequence[Listener], rules: Rules) -> Ran:
                 break
     if tally.handled > rules.most:
         raise AssertionError(
-            f"more than {rules.most} messages were due: does a handler send to its own topic, or always fail? "
+            f"more than {rules.most} deliveries were due: does a handler send to its own topic, or always fail? "
             "Use run_at_most, or a larger limit"
         )
     return tally.ran()

@@ -157,7 +157,7 @@ def test_ranges_from_both_ends_by_id_time_and_age(cli: Cli, client: RmqClient, o
     assert found("--newest", "--limit", "2") == [ids[3], ids[2]]
     assert found("--from", ids[1], "--to", ids[2]) == ids[1:3]
     assert found("--from", f"({ids[0]}", "--to", f"({ids[3]}") == ids[1:3]
-    assert "after ( it must be an id" in cli("stream", "range", orders.name, "--from", "(2h", code=2).err
+    assert "the text after ( must be an id" in cli("stream", "range", orders.name, "--from", "(2h", code=2).err
     assert found("--from", "1h") == ids
     assert found("--to", "1h") == []
     assert found("--from", ids[0].partition("-")[0]) == ids

@@ -115,7 +115,7 @@ def test_a_worker_wants_to_know_which_redis(tmp_path: Path) -> None:
         assert "client unset:client has no Redis URL; set RMQ_URL or --url, such as redis://host:6379" in said
     ran = rmq("worker", "own:client", "--processes", "2", folder=tmp_path)
     assert ran.returncode == 2
-    assert "each process would start its own Redis; use a shared one such as embedded:///folder" in " ".join(
+    assert "with --processes or --reload use one that processes share, such as embedded:///folder" in " ".join(
         ran.stderr.split()
     )
 

@@ -37,7 +37,7 @@ CEILINGS = {
     "rmq/demo": 1_190,
     "rmq/metrics": 390,
     "rmq/otel": 90,
-    "rmq/spark": 6_470,
+    "rmq/spark": 6_471,
     "rmq/spi": 130,
     "rmq/testing": 421,
     "rmq/views": 903,

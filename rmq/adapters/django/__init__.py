@@ -31,7 +31,7 @@ def client() -> RmqClient:
 
 
 def producer(topic: Topic) -> Producer:
-    """Return the topic's producer, shared by all threads of this process. Raises the same errors as `client`."""
+    """Return the topic's producer, shared by all threads of this process. Raises as `client` and its `producer`."""
     return _process.producer(topic)
 
 

@@ -166,7 +166,7 @@ def bound_of(text: str | None, name: str, now_ms: int) -> str | int | None:
     if text is None or not text.startswith("("):
         return position_of(text, name, now_ms)
     if not _ID.fullmatch(text[1:]):
-        raise InvalidValueError(f"{name} is {text!r}; after ( it must be an id, as in '(1795238693731-0'")
+        raise InvalidValueError(f"{name} is {text!r}; the text after ( must be an id, as in '(1795238693731-0'")
     return text
 
 

@@ -174,8 +174,8 @@ def _check_url(client: RmqClient, target: str, supervised: bool) -> None:
     if supervised and named.temporary:
         client.close()
         raise InvalidUrlError(
-            f"{target} uses {named.shown}, and with --processes each process would start its own Redis; use a shared "
-            "one such as embedded:///folder"
+            f"{target} uses {named.shown}, a temporary Redis of one process; with --processes or --reload use one that "
+            "processes share, such as embedded:///folder"
         )
 
 

@@ -43,7 +43,7 @@ def parsed(offset: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], T], w
         return parse(offset)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidValueError(
-            f"the checkpoint's offset {offset!r:.200} was not written by {written_by}: {error!r}{advice}"
+            f"the checkpoint's offset {offset!r:.200} cannot be read as an offset of {written_by}: {error!r}{advice}"
         ) from error
 
 

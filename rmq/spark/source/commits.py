@@ -69,7 +69,9 @@ class CommitReceiver:
         try:
             place = _place(query)
             if place is None:
-                raise OSError("there is no directory that only this user can access")
+                raise OSError(
+                    f"no directory in {tempfile.gettempdir()} that only this user can access can hold a socket"
+                )
             _forget_ended(Path(place))
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.bind(place)

@@ -88,7 +88,7 @@ def test_what_is_no_name_is_not_registered(client: RmqClient, name: str) -> None
 
 @pytest.mark.parametrize("name", [7, b"jobs", "\udcff"])
 def test_a_topic_is_named_by_a_text(client: RmqClient, name: Any) -> None:
-    with pytest.raises(RmqError, match="is not a valid topic name"):
+    with pytest.raises(RmqError, match="must be a str that UTF-8 can encode"):
         client.topic(name)
 
 
@@ -110,7 +110,7 @@ def test_a_definition_without_a_version_is_not_read(
 ) -> None:
     topic = make_topic(TopicType.PRIORITY)
     redis_client.hset(TOPICS_KEY, topic.name, json.dumps(topic.to_fields()))
-    with pytest.raises(UnreadableTopicError, match="its version is None; it must be a whole number from 4"):
+    with pytest.raises(UnreadableTopicError, match="its version is None; it must be from 4 to"):
         client.topic(topic.name)
 
 

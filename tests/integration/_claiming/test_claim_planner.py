@@ -394,7 +394,7 @@ def test_outcomes_that_come_too_late_are_not_given_up_in_silence(
     with caplog.at_level(logging.WARNING):
         worker._drop(FetchResult(unsent=[whole(late), whole(other)]))  # pyright: ignore[reportPrivateUsage]
     assert (worker.held.claims, list(late.lost)) == ([other], [1] * 3)
-    assert "acks or nacks that did not reach Redis before their leases expired: 3" in caplog.text
+    assert "the acks or nacks of 3 messages did not reach Redis before their leases expired" in caplog.text
 
 
 def test_outcomes_with_a_lost_reply_are_not_told_as_carried_out(

@@ -212,9 +212,9 @@ def test_a_checkpoint_of_one_topic_is_not_one_of_several(
     source = RmqDataSource({"url": redis_url, "topic": topics[0].name})
     alone = source.streamReader(source.schema())
     assert isinstance(alone, RmqStreamReader)
-    with pytest.raises(InvalidValueError, match="was not written by a read of several topics"):
+    with pytest.raises(InvalidValueError, match="cannot be read as an offset of a read of several topics"):
         query.reader.latestOffset(alone.initialOffset(), query.reader.getDefaultReadLimit())
-    with pytest.raises(InvalidValueError, match="was not written by RMQ"):
+    with pytest.raises(InvalidValueError, match="cannot be read as an offset of RMQ"):
         alone.latestOffset(query.start, alone.getDefaultReadLimit())
     alone.stop()
 

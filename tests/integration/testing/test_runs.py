@@ -220,7 +220,7 @@ def test_a_run_without_end_is_ended(rmq: RmqClient) -> None:
     send(rmq, "a")
     assert run_at_most(rmq, 5).acked == 5
     assert_sent(rmq, JOBS, "a+++++")
-    with pytest.raises(AssertionError, match="more than 20 messages were due: does a handler send"):
+    with pytest.raises(AssertionError, match="more than 20 deliveries were due: does a handler send"):
         run_until_empty(rmq, limit=20)
 
 
@@ -235,7 +235,7 @@ def test_a_limit_that_is_reached_before_the_clock_has_moved(rmq: RmqClient, cloc
     send_price = rmq.producer(PRICES).send
     for item, window_ms in (("mug", 1), ("cup", 1_000), ("jar", 2_000)):
         send_price(PRICES.message(item, Price(item, 1), time_range_ms=window_ms))
-    with pytest.raises(AssertionError, match="more than 2 messages were due"):
+    with pytest.raises(AssertionError, match="more than 2 deliveries were due"):
         run_until_empty(rmq, clock=clock, limit=2)
 
 

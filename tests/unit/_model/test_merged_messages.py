@@ -184,7 +184,7 @@ def test_other_topics_refuse_parts(made: Topic) -> None:
         (
             Keep(),
             {"version": 1},
-            "version of b'a' is 1; topic t takes no version; only topics with merge=Merge(Newest()) do",
+            "version of b'a' is 1; topic t takes no version; only topics with merge=Merge(Newest()) take one",
         ),
         (
             Sum(),

@@ -26,7 +26,7 @@ def test_an_offset_survives_the_checkpoint(quotas: dict[int, int], wary: bool) -
 
 @pytest.mark.parametrize("offset", [{}, {"v": 2, "qid": "q", "seq": 1, "q": {}}, {"v": 1, "qid": "q", "seq": 1}])
 def test_a_foreign_offset_is_refused(offset: dict[str, object]) -> None:
-    with pytest.raises(InvalidValueError, match="was not written by RMQ"):
+    with pytest.raises(InvalidValueError, match="cannot be read as an offset of RMQ"):
         Batch.from_offset(offset)
 
 
