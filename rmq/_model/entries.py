@@ -80,9 +80,8 @@ def check_group(topic: Topic, group: str | None, start: str, resume_as: str | No
         checked_group(group)
         if start not in ("new", "all") and not is_id(start):
             raise InvalidValueError(f"start is {start!r}; it must be 'new', 'all' or an entry's id")
-    elif group is not None or start != "new":
-        given = f"group is {group!r} and start is {start!r}"
-        raise InvalidValueError(f"{given}; topic {topic.name} is {topic.type.name}; only STREAM topics have groups")
+    elif group is not None:
+        raise InvalidValueError(f"topic {topic.name} is {topic.type.name}; only STREAM topics have groups")
 
 
 def position(value: Position, name: str) -> str:

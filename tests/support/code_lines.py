@@ -24,7 +24,7 @@ CEILINGS = {
     "rmq/_claiming": 2_220,
     "rmq/_io": 630,
     "rmq/_listening": 2_342,
-    "rmq/_model": 3_554,
+    "rmq/_model": 3_553,
     "rmq/_ownership": 2_460,
     "rmq/_processes": 1_810,
     "rmq/_schedules": 510,
@@ -44,7 +44,7 @@ CEILINGS = {
     "rmq/*.py": 810,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_114,
+    "tests": 79_113,
     "benchmarks": 6_795,
 }
 """Most lines of code of a package; one that is not listed may have none."""
