@@ -298,13 +298,13 @@ class RmqClient:
         """Stop all listeners: claim nothing more, release messages not yet started, and let running handlers finish.
 
         Args:
-            drain_s: Seconds to wait for running handlers. With owners their slots stay with this process meanwhile.
+            drain_s: Seconds to wait for running handlers. With owners, this process keeps its slots until then.
 
         Returns:
             Deliveries whose handlers still run: they stay claimed until their leases expire.
 
-        In a handler, it does not wait for that handler, whose delivery is still acked or nacked when it returns. `run`
-        then returns, too.
+        Called from a handler, `stop` does not wait for that handler: its delivery is acked or nacked when the handler
+        returns, and `run` returns after that.
 
         Guarantee: it returns about 2 s after `drain_s` at the latest, whether Redis answers or not. Messages whose ack
         or nack has not reached Redis `deadline_s` after the last handler ended are redelivered when their leases

@@ -254,7 +254,7 @@ class Control:
             progress: Called with the number of messages deleted so far.
 
         Returns:
-            Number of deleted messages. Of each slot, no more are deleted than it has when its turn comes.
+            Number of deleted messages: in each slot at most as many as it held when the purge reached it.
 
         Raises:
             InvalidValueError: `confirm` is not the topic's name, or `place`, `limit` or a slot is invalid.

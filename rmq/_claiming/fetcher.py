@@ -404,7 +404,7 @@ class Fetcher:
             for claim, rows in result.unconfirmed:
                 claim.end(rows)
             log.warning(
-                "topic %s: a reply was lost, to outcomes (%d); messages whose outcome was not recorded are redelivered",
+                "topic %s: the reply to the outcomes of %d deliveries was lost; those not recorded come again",
                 self._topic.name,
                 size_of(result.unconfirmed),
             )

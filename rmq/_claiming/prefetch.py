@@ -161,7 +161,9 @@ class Prefetch(Buffer):
             self._consumer.ack(taken)
         except RedisUnavailableError as error:  # acked or not: at worst they are delivered once more
             log.warning(
-                "topic %s: taken values may come again, as their acks failed: %s", self._consumer.topic.name, error
+                "topic %s: taken values may be redelivered, since their acks failed: %s",
+                self._consumer.topic.name,
+                error,
             )
             now_s = monotonic_s()
             again = [each for each in taken if each.outcome is None and now_s < each.lease_until_s]

@@ -178,7 +178,7 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def value(self) -> Any:
-        """The result of its sends: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items."""
+        """The merged value: a number for `Max`, `Min` and `Sum`, the items for `Collect`, otherwise the body."""
         return value_of(self._record, self.body)
 
     @property
@@ -403,7 +403,7 @@ class Delivery(DeliveryFacts[PayloadT]):
 
 
 def value_of(record: Record, body: bytes | None) -> Any:
-    """Return the result of sends: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items."""
+    """Return the merged value: a number for `Max`, `Min` and `Sum`, the items for `Collect`, otherwise the body."""
     if record.kind in BODIES:
         return body
     return record.items if record.kind in ITEMS else record.number

@@ -371,7 +371,7 @@ class Merge:
                 "Collect()"
             )
         if self.window is not None and not isinstance(self.window, Window):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValueError(f"window of Merge is {self.window!r}; it must be a Fixed, Sliding or Leading")
+            raise InvalidValueError(f"window of Merge is {self.window!r}; it must be a Fixed, Sliding, Leading or None")
         object.__setattr__(self, "priority", one_of(PriorityRule, self.priority, "priority of Merge"))
         object.__setattr__(self, "joins", self.max_count is PER_MESSAGE)
         if self.joins:

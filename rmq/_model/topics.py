@@ -114,7 +114,7 @@ _DURATIONS_MS = {
 }
 """Setting -> the shortest and the longest duration, ms, and the rule for errors."""
 
-_IDENTITY, _SCORES = "part of its identity and can't be changed", "part of its scores and can't be changed"
+_IDENTITY, _SCORES = "part of its identity and can't be changed", "part of the stored scores and can't be changed"
 _OWN = "not stored in Redis and cannot be changed there; pass it to Topic()"
 UNCHANGEABLE = {
     "name": _IDENTITY, "type": _IDENTITY, "slots": _IDENTITY,

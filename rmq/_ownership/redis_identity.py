@@ -138,7 +138,9 @@ class RedisIdentityCheck(Background):
                     failed = True
                     if step.__name__ not in self._logged:
                         self._logged.add(step.__name__)
-                        log.warning("the identities of Redis and ZooKeeper could not be compared: %s", error)
+                        log.warning(
+                            "epochs and identities could not be exchanged with Redis, and will be again: %s", error
+                        )
             self._wakeup.wait(AGAIN_S if failed else self._pause_s())
 
     def _pause_s(self) -> float:

@@ -166,7 +166,7 @@ class SentinelRouter(Router):
         elif self._node is None:
             raise WireBrokenError(f"no Sentinel names a master of {self._url.service} ({'; '.join(problems)})")
         elif problems:
-            log.warning("no Sentinel answers; still using the master at %s: %s", self._node.address, problems)
+            log.warning("no Sentinel names a master; still using %s (%s)", self._node.address, "; ".join(problems))
 
     def _is_current(self, address: Address, invalidated: bool) -> bool:
         """Return whether the address is that of the current master, and nothing is wrong with it."""

@@ -63,10 +63,10 @@ def test_a_promoted_message_has_a_priority_that_it_may_be_sent_with(client: RmqC
 def test_a_change_of_settings_leaves_the_order_alone(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY, ties="any")
     client.producer(topic).send(PriorityMessage("a", 50))
-    with pytest.raises(InvalidTopicError, match=r"ties of topic .* is part of its scores and can't be changed"):
+    with pytest.raises(InvalidTopicError, match=r"ties of topic .* is part of the stored scores and can't be changed"):
         client.topic(topic.name).changed(ties="oldest")
     assert client.change_topic(Topic(topic.name, TopicType.PRIORITY, max_retries=3)).ties is Ties.ANY
-    with pytest.raises(TopicMismatchError, match="is part of its scores and can't be changed"):
+    with pytest.raises(TopicMismatchError, match="is part of the stored scores and can't be changed"):
         client.update_topic(topic.name, lambda _: Topic(topic.name, TopicType.PRIORITY))
 
 

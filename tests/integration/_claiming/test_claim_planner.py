@@ -420,7 +420,7 @@ def test_outcomes_with_a_lost_reply_are_not_told_as_carried_out(
     with caplog.at_level(logging.WARNING):
         worker.settle_only()
     assert (told, worker.held.all()) == (found[:1], [])
-    assert "a reply was lost, to outcomes (3)" in caplog.text
+    assert "the reply to the outcomes of 3 deliveries was lost" in caplog.text
     assert stats_of(client, topic).total("acked") == 4
 
 
