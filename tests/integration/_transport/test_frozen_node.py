@@ -476,8 +476,7 @@ def test_send_many_stores_what_is_for_the_healthy_node(cluster: RedisClusterServ
 @pytest.mark.parametrize("side", SIDES, indirect=True)
 def test_a_shard_that_cannot_confirm_slows_nobody_but_itself(side: Side) -> None:
     """Finding S7: its sends are told apart, the others' are confirmed, and it is not waited for again and again."""
-    # Redis gives a master whose replicas are late one of another master's, at any time: not beyond this barrier
-    with RedisClusterServers(2, 2, config=("cluster-migration-barrier 10",)) as cluster:
+    with RedisClusterServers(2, 2) as cluster:
         halves = Halves(cluster)
         replicas = [server for server in cluster.servers[2:] if _master_port(cluster, server) == halves.victim.port]
         assert len(replicas) == 2
