@@ -163,7 +163,7 @@ def test_the_time_range_of_messages_that_name_none(window: Any, range_ms: int | 
             "reduce of Merge is 'sum'; it must be Keep(), Replace(), Newest(), Max(), Min(), Sum()",
         ),
         (lambda: anything.Merge(Sum), "reduce of Merge is <class"),
-        (lambda: anything.Merge(window=5), "window of Merge is 5; it must be a Fixed, Sliding or Leading"),
+        (lambda: anything.Merge(window=5), "window of Merge is 5; it must be a Fixed, Sliding, Leading or None"),
         (
             lambda: anything.Merge(max_count=0),
             "max_count of Merge is 0; it must be a whole number from 1 to 2147483648",
