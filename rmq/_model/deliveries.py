@@ -111,7 +111,7 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def claim_score(self) -> int:
-        """The token that ack, nack and extend compare."""
+        """Token of the claim: ack, nack and extend have an effect only while Redis has the same one for the message."""
         return self.claim.score_of(self.row)
 
     @property
@@ -166,14 +166,14 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def priority(self) -> int | None:
-        """Priority of the message; `None` on time topics and for a retry."""
+        """Priority of the message; `None` for a retry, and on topics of other types than PRIORITY."""
         topic, score = self.topic, self.store_score
         plain = not topic.type.timed and score > topic.max_retries
         return ages_for(topic.max_priority).priority_of(score) if plain else None
 
     @property
     def merged(self) -> int:
-        """Number of sends merged into this delivery; always 1 without the topic's `merge`, as they are not counted."""
+        """Number of sends in this delivery, by `weight`; not counted, and so 1, without the topic's `merge`."""
         return self._record.count
 
     @property
@@ -197,7 +197,9 @@ class DeliveryFacts(Generic[PayloadT]):
     def payloads(self) -> list[PayloadT]:
         """The payloads of a `Collect`, or of the parts of a join, in the order of sending; else the one payload.
 
-        Raises the same errors as `payload`.
+        Raises:
+            PayloadError: The body or an item cannot be decoded.
+            InvalidValueError: The topic has no payload class.
         """
         if not self.topic.collects:
             return [self.payload]
@@ -286,7 +288,9 @@ class DeliveryFacts(Generic[PayloadT]):
         return self.owner.fencing_token
 
     def still_owner(self) -> bool:
-        """Return whether the lease is held and the slot still owned, so that no other worker can have this message.
+        """Return whether the lease is held and, if slots have owners, the slot is still owned by this worker.
+
+        While this is True, no other worker can have the message.
 
         Guarantee: valid by this machine's clock at the time of the call. If the process is paused right afterwards, the
         epoch fences its late ack; for other data stores, use `fencing_token`.
@@ -319,8 +323,8 @@ class Delivery(DeliveryFacts[PayloadT]):
         claim: The claim to which the delivery belongs.
         row: Number of the delivery in the claim, from 0.
         content: Content of the message in bytes.
-        body: Body of the message in bytes; `None` without one. With the topic's `merge`: a number as text; `None` for
-            items.
+        body: Body of the message in bytes; `None` without one. With `Max`, `Min` or `Sum`, the number as text; with
+            `Collect`, `None`.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -338,7 +342,8 @@ class Delivery(DeliveryFacts[PayloadT]):
         """Acknowledge: the message is done and leaves the queue.
 
         Returns:
-            False if the lease was lost before: nothing changed, and the message is or will be delivered again.
+            False if the lease was lost before: nothing changed; the message is delivered again, or is dead if no retry
+            was left.
             In a listener always True: it collects outcomes and sends them with its next call.
 
         Raises:
@@ -360,7 +365,7 @@ class Delivery(DeliveryFacts[PayloadT]):
             False if the lease was lost before, as for `ack`.
 
         Raises:
-            InvalidValueError: The delay is negative or over 100 years.
+            InvalidValueError: The delay is not a duration, is negative, or is over 100 years.
             AlreadySettledError: The delivery was settled before.
             ReplyLostError: The message may be nacked or not; if not, it is redelivered when its lease expires.
             RmqError: Redis did not answer, or refused the call; the delivery may be settled again.
@@ -369,7 +374,7 @@ class Delivery(DeliveryFacts[PayloadT]):
         return self._end(failed(Verb.NACK, delay_ms, error, self.topic.keep_attempts))
 
     def bury(self, error: BaseException | str = "") -> bool:
-        """Move the message to the dead letters at once, even if retries are left. Returns and raises like `nack`."""
+        """Move the message to the dead letters at once, even if retries are left. Returns and raises like `ack`."""
         return self._end(failed(Verb.BURY, 0, error, self.topic.keep_attempts))
 
     def release(self) -> bool:

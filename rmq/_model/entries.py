@@ -115,7 +115,7 @@ class StreamEntry:
     """An entry of a stream topic.
 
     Attributes:
-        id: Its id, `<epoch ms>-<number>`, by which the entries of a slot are ordered.
+        id: Its id, by default `<epoch ms>-<number>`, by which the entries of a slot are ordered.
         flat: Its fields as Redis returned them: name, value, name, value ...
 
     Examples:
@@ -157,7 +157,7 @@ class StreamEntry:
 
     @property
     def only_group(self) -> str | None:
-        """The group into which this copy was redriven; `None` for an entry for all groups."""
+        """The group for which this entry was redriven, as a copy; `None` for an entry for all groups."""
         return self.flat[1].decode() if self.flat and self.flat[0] == ONLY_GROUP else None
 
 
@@ -226,12 +226,12 @@ class StreamDelivery(Delivery[PayloadT]):
 
     @property
     def group(self) -> str:
-        """The group of consumers for which it was claimed."""
+        """The group of consumers for which the entry was claimed."""
         return self.claim.rows.group or ""
 
     @property
     def name(self) -> bytes:
-        """The id, in bytes."""
+        """The entry's id, in bytes."""
         return self._claimed.id
 
     @property

@@ -127,7 +127,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """Each body is an item; a delivery has all of them in the order of sending.
+    """Each body is an item, or a tuple or list of items; a delivery has them in the order of sending.
 
     Args:
         max_items: Maximum number of items in a message, 1 to 100,000; with `unique` 1 to 5,000.
@@ -388,13 +388,13 @@ class Merge:
 
     @property
     def window_kind(self) -> str:
-        """Name of the window in scripts: `fixed` (also without a window), `sliding`, `leading` or `trailing`."""
+        """Name of the window in the Lua scripts: `fixed` (also for no window), `sliding`, `leading` or `trailing`."""
         if isinstance(self.window, Leading):
             return "trailing" if self.window.trailing else "leading"
         return "sliding" if isinstance(self.window, Sliding) else "fixed"
 
     def overflow(self, topic_type: TopicType) -> Overflow:
-        """Return the behaviour of a send at the bounds of a `Collect`."""
+        """Return the behaviour of a send at the bounds of `Collect`: its `when_full`, or the default of this type."""
         chosen = self.reduce.when_full if isinstance(self.reduce, Collect) else None
         default = Overflow.REFUSE if topic_type is TopicType.FIXED_TIME else Overflow.RELEASE
         return default if chosen is None else Overflow(chosen)
@@ -406,7 +406,12 @@ class Merge:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Merge:
-        """Rebuild the settings from a topic's definition."""
+        """Rebuild the settings from a topic's definition.
+
+        Raises:
+            KeyError: A setting is missing.
+            ValueError: A setting has an unknown or invalid value. Likewise AttributeError, OverflowError and TypeError.
+        """
         window, count = value.get("window"), value.get("max_count")
         settings = {
             "reduce": kind_of(REDUCERS, value["reduce"], "reducer"),

@@ -85,6 +85,8 @@ class _Ranged:
 class RangeMergeMessage(_Ranged):
     """A message that is due `time_range` after the first send of its content; sends merge into it until it is claimed.
 
+    The window, the `max_count` or a full `Collect` of the topic's `merge` can make it due at another time.
+
     Args:
         content: Identifies the message; messages of equal content merge; not empty.
         time_range: The merge window: a `timedelta` or a text such as "5s", > 0, at most 100 years; `None` for that of
@@ -291,8 +293,8 @@ class FixedTimeMessage:
         weight: Topics with `merge`: number of sends that it counts as, 1 to 2^31.
         fixed_time_ms: The time at which it is due in milliseconds since 1970-01-01 UTC, instead of `fixed_time`.
         delay: Time from its arrival until it is due, by Redis' clock: a `timedelta` or a text such as "10s", at most
-            100 years, rounded up to milliseconds; "0s" for at once. It is never in the past. A send that is repeated
-            after a lost reply counts it from the repeat.
+            100 years, rounded up to milliseconds; "0s" for at once. If the send is repeated after a lost reply, the
+            delay counts from the repeat.
 
     Raises:
         InvalidMessageError: A value breaks its rule.
@@ -395,8 +397,8 @@ class StreamMessage:
             their order.
         body: Optional payload; only with a content, not with fields.
         id: Id of the entry, above all others of its slot: `<number>-<number>`, or `<number>-*` to let Redis choose the
-            second number. By default Redis chooses both. A send with `5-*` whose reply was lost is not repeated
-            automatically: it raises `ReplyLostError`.
+            second number; each below 2^53. By default Redis chooses both. A send with `5-*` whose reply was lost is not
+            repeated automatically: it raises `ReplyLostError`.
 
     Raises:
         InvalidMessageError: A value breaks its rule.

@@ -36,7 +36,7 @@ class Outcome:
     Attributes:
         verb: The kind of outcome.
         delay_ms: For a nack: wait before the retry, ms; `None` for the topic's retry policy. For a release: wait before
-            the redelivery of a message that has failed without using up a retry; `None` if its handler has not begun.
+            the redelivery after a failure that used up no retry, ms; `None` for a release without a failure.
         error_type: Type of the error, such as `ValueError`; empty for an error given as text.
         error_message: Text of the error, at most 1,000 characters.
         due_ms: For a release on a FIXED_TIME topic: the message's new due time, epoch ms; `None` keeps the present one.

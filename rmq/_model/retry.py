@@ -46,7 +46,8 @@ class RetryPolicy(Protocol):
 class ImmediateRetry:
     """A policy without delay: a failed message returns to the backlog at once.
 
-    There it is delivered after all messages with a priority, and before all messages with a due time.
+    On PRIORITY topics it is delivered after all messages with a priority; on RANGE_MERGE and FIXED_TIME topics, before
+    all messages with a due time.
 
     Examples:
         >>> Topic("jobs", TopicType.PRIORITY, retry=ImmediateRetry()).retry.delay_ms(attempt=1, jitter=0.5)
@@ -109,7 +110,7 @@ class LadderRetry:
             whole seconds, 0 or more.
 
     Raises:
-        InvalidValueError: There is no step, or a step is not a duration in whole seconds.
+        InvalidValueError: `steps` is not a tuple or list, or is empty, or a step is not a duration in whole seconds.
 
     Examples:
         >>> retry = LadderRetry(("5s", "1m", "1h"))

@@ -93,7 +93,12 @@ class Retention:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Retention:
-        """Rebuild the settings from a topic's definition."""
+        """Rebuild the settings from a topic's definition.
+
+        Raises:
+            KeyError: A setting is missing.
+            ValueError: A setting has an unknown or invalid value. Likewise AttributeError, OverflowError and TypeError.
+        """
         return settings_of(cls, value)
 
 

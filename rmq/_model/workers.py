@@ -50,8 +50,9 @@ class HandlerTimes:
     """Histogram of the durations of a handler's calls. Histograms of several workers can be added with `+`.
 
     Attributes:
-        counts: Number of a class -> number of calls, shortest durations first; classes without a call are left out.
-            Class n has durations from 2^(n/4) to 2^((n+1)/4) µs; n is 0 to 159.
+        counts: Pairs of a class and its number of calls, shortest durations first; classes without a call are left out.
+            Class n has durations from 2^(n/4) to 2^((n+1)/4) µs; n is 0 to 159. Class 0 has shorter ones, too, and
+            class 159 longer ones.
 
     Examples:
         >>> times = HandlerTimes()
@@ -155,7 +156,7 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Whether the process is live, reaches Redis, and has all slots that are assigned to it."""
+        """Whether `live` is True, and listeners run, reach Redis, and have all slots assigned to this process."""
         return self.live and not self.reasons
 
 

@@ -275,7 +275,8 @@ class Coordinator:
             The registered definition: `definition_json`, or the one that was registered earlier.
 
         Raises:
-            CoordinationError: ZooKeeper does not answer, or the login lacks permissions.
+            CoordinationError: ZooKeeper does not answer, the login lacks permissions, or the definition is deleted
+                meanwhile.
 
         Guarantee: Safe to repeat.
         """
@@ -300,7 +301,8 @@ class Coordinator:
             The definition that is registered now: `definition_json`, or the earlier one.
 
         Raises:
-            CoordinationError: ZooKeeper does not answer, or the login lacks permissions.
+            CoordinationError: ZooKeeper does not answer, the login lacks permissions, or the definition is deleted
+                meanwhile.
 
         Guarantee: Safe to repeat. A worker that expects another number of slots is assigned none.
         """
@@ -342,7 +344,7 @@ class Coordinator:
         """Return the documents of the other live workers by name, without those that cannot be read.
 
         Raises:
-            CoordinationError: ZooKeeper does not answer.
+            CoordinationError: ZooKeeper does not answer, or the login lacks permissions.
         """
         (listed,) = self._ask(Children(WORKERS))
         if isinstance(listed, Refused):
@@ -363,12 +365,12 @@ class Coordinator:
             member.document = replace(member.document, redis=redis)
 
     def expect_marks(self) -> None:
-        """Require a call of `give_marks` for each new connection before it acquires slots. Call this before `start`."""
+        """Acquire slots over each connection only once `give_marks` was called for it. Call this before `start`."""
         self._member.transaction_ids.gated = True
 
     @property
     def awaited_marks(self) -> ConnectionKey | None:
-        """The connection over which slots are acquired only after `give_marks` was called for it; `None` for none."""
+        """The connection for which `give_marks` must be called before slots are acquired; `None` if there is none."""
         with self._rounds.lock:
             return self._member.transaction_ids.awaits
 
@@ -399,17 +401,19 @@ class Coordinator:
             member.transaction_ids.note(ensemble, epoch)
 
     def report(self, name: str, text: str) -> None:
-        """Add a message to `troubles`, until it is reported with an empty text.
+        """Add a problem to `troubles`; with an empty text, remove it.
 
         Args:
             name: Identifies the problem: a later report with this name replaces the text.
-            text: Description of the problem.
+            text: Description of the problem; empty if it is solved.
         """
         with self._changing() as member:
             member.reported[name] = text
 
     def verified(self, marks: Mapping[str, int], timeout_s: float = 15.0) -> str:
-        """Return the ensemble's identity once its transaction id is known to have reached `marks`.
+        """Return the ensemble's identity once ZooKeeper's transaction id has reached the epoch recorded for it.
+
+        If it is lower, ZooKeeper was restored from a backup: it gets a new identity, which is returned.
 
         Args:
             marks: Identity of an ensemble → its highest recorded epoch.

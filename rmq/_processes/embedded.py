@@ -113,8 +113,8 @@ class EmbeddedServer:
     def close(self) -> None:
         """End this use of the server. After the last use the server stops, and a temporary folder is deleted.
 
-        Returns when that is done, or at once if there are other users. Safe to repeat. It also ends the use of
-        processes forked from this one; called in a forked process, it does nothing.
+        Returns when that is done, after 12 s at the latest, or at once if there are other users. Safe to repeat. It
+        also ends the use of processes forked from this one; called in a forked process, it does nothing.
         """
         self._leave()
 

@@ -103,7 +103,7 @@ class Schedule:
         priority: Priority of the messages, required on PRIORITY topics; `None` on others.
 
     Raises:
-        InvalidValueError: A value breaks its rule.
+        InvalidValueError: A value breaks its rule, the schedule is never due, or it has more than 4,096 bytes as JSON.
 
     Examples:
         >>> reports = Topic("reports", TopicType.FIXED_TIME)
