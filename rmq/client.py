@@ -328,8 +328,8 @@ class RmqClient:
         A second signal exits at once.
 
         Takes the arguments of `start`, returns what `stop` returns, and raises what `start` raises, or `RmqError`
-        outside the main thread. Objects that exist now are excluded from garbage collection until it ends: see
-        `gc.freeze`.
+        outside the main thread. Objects that exist when `run` is called are excluded from garbage collection until it
+        ends: see `gc.freeze`.
 
         Under systemd (`Type=notify`) it reports READY once `health` is ready, and STOPPING at the end; it feeds the
         watchdog each second while `health` is live.
@@ -413,7 +413,7 @@ class RmqClient:
         return list(self._known.definitions().topics)
 
     def definitions(self) -> Definitions:
-        """Return the definitions of all registered topics, including those that this version of RMQ can't read."""
+        """Return the definitions of all registered topics, including those that this version of RMQ cannot read."""
         return self._known.definitions()
 
     def topic(self, name: str) -> Topic:
@@ -487,7 +487,9 @@ class RmqClient:
         Raises:
             UnknownTopicError: No topic of this name is registered or was deleted.
             TopicInUseError: The topic holds messages or is used, and `force` is false; nothing was deleted.
+            InvalidValueError: `name` is `rmq.recurring`, the topic of the schedules, or `actor` is empty or too long.
             DurabilityError: The topic was deleted, but `durability` was not confirmed. Repeating the call is safe.
+            RmqError: Other clients changed the definition or undid the deletion meanwhile.
 
         Guarantee: atomic for each slot. After an interruption the topic may be deleted in part; it can neither be used
             nor registered until this call is repeated. Repeating it is safe, and its result counts all messages.
@@ -511,6 +513,7 @@ class RmqClient:
             The ensembles of the slots before this call, and the number of slots that it has moved.
 
         Raises:
+            UnknownTopicError: The topic is given by name and is not registered.
             EnsembleMismatchError: Some slots belong to a third ensemble; nothing was moved.
             CoordinationError: ZooKeeper, or with `owners` Redis, does not answer.
 

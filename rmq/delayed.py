@@ -87,9 +87,9 @@ class DelayedQueue(Generic[ValueT]):
             since values are compared by their bytes.
 
     Raises:
-        TopicMismatchError: The name is registered with another type or number of slots.
-        InvalidTopicError: `payload` or `codec` is invalid, or `merge` is used with a codec that encrypts, which encodes
-            the same value differently each time.
+        TopicMismatchError: The name is registered with another type or number of slots, or with a reducer.
+        InvalidTopicError: `name`, `slots`, `lease`, `payload` or `codec` is invalid, or `merge` is used with a codec
+            that encrypts, which encodes the same value differently each time.
 
     Examples:
         >>> with DelayedQueue(client, "reminders") as reminders:
@@ -222,6 +222,7 @@ class DelayedQueue(Generic[ValueT]):
 
         Raises:
             TimeoutError: No value became due within `timeout`.
+            InvalidValueError: `timeout` is out of range.
             RedisUnavailableError: Redis did not answer before the deadline; a claimed value is redelivered when its
                 lease expires.
             ClientClosedError: The queue or its client is closed, or was closed during the wait.
@@ -247,7 +248,7 @@ class DelayedQueue(Generic[ValueT]):
             timeout: How long to wait for the first one, as for `take`; 0 does not wait.
 
         Returns:
-            The values, in the order of their due times; empty if none became due within `timeout`.
+            The values, within a slot in the order of their due times; empty if none became due within `timeout`.
 
         Raises:
             InvalidValueError: `max_values` or `timeout` is out of range.
@@ -264,13 +265,14 @@ class DelayedQueue(Generic[ValueT]):
 
     @contextmanager
     def taking(self, timeout: float | timedelta | None = None) -> Generator[ValueT]:
-        """Wait for a value and remove it from the queue when the block ends. An exception in the block puts it back.
+        """Wait for a value and remove it from the queue when the block ends. An exception puts it back, as `put_back`.
 
         Args:
             timeout: As for `take`.
 
         Raises:
             TimeoutError: No value became due within `timeout`.
+            InvalidValueError: As for `take`.
             LeaseLostError: The block took longer than the lease: another consumer may have the value, too.
             RedisUnavailableError: As for `take`.
             ClientClosedError: As for `take`.
@@ -351,7 +353,8 @@ class DelayedQueue(Generic[ValueT]):
     def put_back(self, delivery: Delivery, error: BaseException) -> None:
         """Put a claimed value back into the queue as failed: it is due again after the retry delay of the topic.
 
-        If the value cannot be put back, that is logged, and it is redelivered when its lease expires.
+        If it has no retries left (the topic has 16 by default), it goes to the dead letters instead. If the value
+        cannot be put back, that is logged, and it is redelivered when its lease expires.
 
         Args:
             delivery: A result of `claim`.
@@ -413,6 +416,10 @@ class DelayedQueue(Generic[ValueT]):
 
         Of equal values the one due first is removed. Without `merge` this searches the whole queue. Values of a payload
         class are equal if `==` is true or their bytes are the same; with `merge`, if their bytes are the same.
+
+        Raises:
+            InvalidMessageError: The value is of another type, or cannot be encoded.
+            DurabilityError: The value was removed or not found, but `durability` was not confirmed.
         """
         encoded, equal = self._values.encoded(value), self._values.is_equal
         if any(self._ahead.remove(each.__eq__) for each in self._ahead.contents() if equal(each, value, encoded)):

@@ -47,9 +47,10 @@ class LogContext(Observer):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats each log record as one line of JSON in ASCII, with time, level, logger and message.
+    """Formats each log record as one line of JSON in ASCII, with time, level, logger, message, process and thread.
 
-    A record about a delivery also has its topic, slot, content and attempt.
+    The message is cut after 4,000 characters; of a traceback, the last 16,000 are kept. A record about a delivery also
+    has its topic, slot, content, attempt, fencing token and trace context.
 
     Examples:
         >>> import logging

@@ -226,7 +226,8 @@ class Schedule:
 
         Raises:
             InvalidMessageError: The topic does not take such messages.
-            InvalidValueError: `priority` does not fit the type of the topic, or `cron` cannot be read.
+            InvalidValueError: `priority` does not fit the type of the topic, `cron` cannot be read, or the extra
+                `rmq[cron]`, which `cron` needs, is not installed.
         """
         self.next_ms(0)
         try:
@@ -265,17 +266,17 @@ class Schedule:
                 return RangeMergeMessage(content, time_range_ms=window_ms, body=body)
 
     def put_at(self, now_ms: int) -> Schedule:
-        """Return a copy that records `now_ms`, epoch ms by Redis' clock, as the time at which it was stored."""
+        """Return a copy that records `now_ms`, epoch ms by Redis' clock, as the time at which the schedule is put."""
         put = replace(self)
         object.__setattr__(put, "since_ms", now_ms)
         return put
 
     def outranks(self, other: Schedule) -> bool:
-        """Return whether it has a higher version than `other`; a schedule without a version ranks lowest."""
+        """Return whether this schedule has a higher version than `other`; one without a version ranks lowest."""
         return (-1 if self.version is None else self.version) > (-1 if other.version is None else other.version)
 
     def to_fields(self) -> dict[str, Any]:
-        """Return the settings as JSON values, without the name and the time at which the schedule was put."""
+        """Return the settings as JSON values, without the name and the time at which the schedule was stored."""
         stored = json_of(self) | {"topic": self.topic_name}
         del stored["name"]
         if self.version is not None:  # a document has a version, too
@@ -387,7 +388,7 @@ class ScheduleInfo:
 
     @property
     def late_ms(self) -> int:
-        """Time since it became due, ms; 0 if it is not due yet, or if `due_ms` is `None`."""
+        """Time since the schedule became due, ms; 0 if it is not due yet, or if `due_ms` is `None`."""
         return 0 if self.due_ms is None else max(0, self.now_ms - self.due_ms)
 
     @property

@@ -84,8 +84,8 @@ class Schedules:
             Otherwise `NEW` or `CHANGED`: the next due time is the first one from now on, by Redis' clock.
 
         Raises:
-            InvalidValueError: The value is not a `Schedule`, `cron` cannot be read, or `priority` does not fit the type
-                of the topic.
+            InvalidValueError: The value is not a `Schedule`; `cron` cannot be read, or the extra `rmq[cron]`, which it
+                needs, is not installed; or `priority` does not fit the type of the topic.
             InvalidMessageError: The topic does not take the messages.
             UnknownTopicError: The topic is given by name and is not registered.
             TopicMismatchError: The topic is registered with another type, number of slots or `merge`.
@@ -116,7 +116,7 @@ class Schedules:
         return result
 
     def list(self) -> list[ScheduleInfo]:
-        """Return all schedules that can be read, by name, with their next and last due times; empty for none."""
+        """Return all schedules that RMQ can read, by name, with their next and last due times; empty for none."""
         if not self._known.check(RECURRING):
             return []
         view = Inspection(self._connections, RECURRING)
@@ -139,7 +139,7 @@ class Schedules:
         return [info for info in infos if info is not None]
 
     def get(self, name: str) -> ScheduleInfo | None:
-        """Return the schedule of a name with its next and last due times; `None` if there is none.
+        """Return a schedule with its next and last due times; `None` if it does not exist or RMQ cannot read it.
 
         Raises:
             InvalidValueError: `name` is not a valid name of a schedule.

@@ -40,7 +40,7 @@ class Producer:
         connections: The connections to the topic's servers.
         topic: The registered definition.
         observers: Observers of sends.
-        again: Effect of repeating a send, for errors about `durability`, on topics without `merge=`.
+        again: Topics without `merge=`: a sentence for errors about `durability` on the effect of repeating a send.
 
     Examples:
         >>> producer = client.producer(Topic("jobs", TopicType.PRIORITY, slots=8))
@@ -86,8 +86,9 @@ class Producer:
             RedisUnavailableError: Redis did not answer before the deadline; the message may be stored. For the effect
                 of sending it again after this error or `DurabilityError`, see `SendError.unknown`.
 
-        Guarantee: atomic; repeated automatically after a lost reply. That is safe, since a repeated send merges; if
-        the topic folds sends, they are numbered and count once. On a stream topic it can append the entry twice.
+        Guarantee: atomic; repeated automatically after a lost reply. The repeat merges with the message, or adds it
+        again if it was claimed meanwhile. On topics with `merge=`, sends are numbered, and each counts once. On a
+        stream topic, a repeat can append the entry twice.
         """
         encoded = self._encoder.one(message)
         rpc_id = None if once is None else named_rpc_id(self._checked(once), 1)
@@ -190,8 +191,8 @@ class Producer:
             InvalidBatchError: A row breaks a rule; the error names the row and the rule, and nothing was sent.
             InvalidValueError: A column has another number of values than `contents`, or the topic does not take it.
                 A topic that joins parts or merges by `Newest` takes no columns.
-            SendError: As for `send_many`; `not_stored` and `unknown` are numbers of rows, from 0.
-            DurabilityError: As for `send_many`; `unknown` has numbers of rows.
+            SendError: As for `send_many`; `not_stored` and `unknown` are row numbers, from 0.
+            DurabilityError: As for `send_many`; `unknown` has row numbers.
 
         Guarantee: as for `send_many`; the order of rows is kept within a slot.
         """

@@ -82,7 +82,7 @@ class Rmq:
         Use it as `FastAPI(lifespan=rmq.lifespan)`, or in your own lifespan: `async with rmq.lifespan(app):`.
 
         Raises:
-            RmqError: The lifespan of this object is already running.
+            RmqError: The lifespan of this object is already running; otherwise as for `rmq.aio.RmqClient.start`.
             InvalidUrlError: Neither `url` nor the environment variable `RMQ_URL` is set.
         """
         del app

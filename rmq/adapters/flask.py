@@ -75,14 +75,15 @@ class Rmq:
         """Return the client of this process for the current application.
 
         Raises:
-            RmqError: `init_app` was not called for the application.
+            RuntimeError: There is no current application: the call is outside an application context.
+            RmqError: `init_app` was not called for the application; otherwise as for `rmq.RmqClient`.
             InvalidUrlError: Neither the setting nor the environment variable `RMQ_URL` is set.
             InvalidValueError: The setting `RMQ_OPTIONS` has an option that `rmq.RmqClient` does not take.
         """
         return _of(_current()).get()
 
     def producer(self, topic: Topic) -> Producer:
-        """Return the topic's producer for the current application. Raises as `client` and its `producer`."""
+        """Return the topic's producer for the current application. Raises as `client` and `rmq.RmqClient.producer`."""
         return _of(_current()).producer(topic)
 
     def listeners(self, app: flask.Flask) -> list[Listener]:

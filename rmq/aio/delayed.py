@@ -83,8 +83,8 @@ class DelayedQueue(Closing, Generic[ValueT]):
         """Register the topic now instead of at the first use.
 
         Raises:
-            TopicMismatchError: The name is registered with another type or number of slots.
-            InvalidTopicError: `payload` or `codec` is invalid, or cannot be combined with `merge`.
+            TopicMismatchError: The name is registered with another type or number of slots, or with a reducer.
+            InvalidTopicError: An argument is invalid, or `codec` cannot be combined with `merge`.
         """
         await self._open()
         return self

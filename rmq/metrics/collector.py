@@ -53,7 +53,8 @@ class TopicsCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return all metrics that can be read.
 
-        If Redis did not answer, `rmq_up` is 0; `rmq_unread` names each part that could not be read.
+        `rmq_unread` is 1 for each part that could not be read (definitions, workers or memory), and
+        `rmq_topic_unreadable` for each such topic. If Redis did not answer for one of these parts, `rmq_up` is 0.
         """
         with self._lock:
             if monotonic_s() >= self._until_s:

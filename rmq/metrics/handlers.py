@@ -94,7 +94,7 @@ class Handlers(Observer, Collector):
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
-        """Measure the duration of a handler call, and the number of sends merged into each of its deliveries."""
+        """Measure the duration of a handler call; with `merge=`, also the number of sends merged into each delivery."""
         topic = deliveries[0].topic.name
         if deliveries[0].topic.merge is not None:
             for delivery in deliveries:
@@ -110,7 +110,7 @@ class Handlers(Observer, Collector):
             self._seconds.observe(monotonic_s() - began_s, topic, outcome)
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
-        """Count the outcomes of deliveries that Redis has stored."""
+        """Count deliveries whose outcomes have reached Redis: by outcome, or as `lost` if the lease was lost before."""
         verbs = [
             (delivery.topic.name, "lost" if delivery.lost else delivery.outcome.verb.value)
             for delivery in deliveries

@@ -29,7 +29,8 @@ class Scale:
         due_now: Messages that may be delivered now. A slot that has only expired leases or due retries counts as one,
             since their number is not known before a claim. For a group: entries that it has not read yet, and those
             that wait for a retry; `None` if Redis cannot tell how many it has not read. Paused slots do not count.
-        lateness_s: Seconds since the oldest due message became due; `None` for PRIORITY and STREAM topics.
+        lateness_s: Seconds since the oldest due message became due, 0 if none is due; `None` for PRIORITY and STREAM
+            topics.
         in_flight: Messages in flight.
         work: `due_now` + `in_flight`, the value to scale by. It is 0 only if no worker is needed; `None` if
             `due_now` is `None`.

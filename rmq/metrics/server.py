@@ -61,7 +61,7 @@ def serve(client: RmqClient, host: str = "127.0.0.1", port: int = PORT) -> Serve
         The server, which runs until it is closed.
 
     Raises:
-        InvalidValueError: The port is in use, or the address is not one of this machine.
+        InvalidValueError: The port is in use or out of range, or the address is empty or not one of this machine.
 
     Examples:
         >>> from rmq.metrics import serve
@@ -79,13 +79,14 @@ def serve_handlers(client: RmqClient, host: str = "127.0.0.1", port: int = PORT)
     Args:
         client: The worker's client.
         host: The address to listen on.
-        port: The port. Further processes of the worker use the next free ports.
+        port: The first of 64 ports to try; 0 for a free one. Further processes of the worker use the next free ports.
 
     Returns:
         The server, which runs until it is closed.
 
     Raises:
-        InvalidValueError: None of the 64 ports from `port` on is free, or the address is not one of this machine.
+        InvalidValueError: None of the 64 ports from `port` on is free, or the address is empty or not one of this
+            machine.
 
     Examples:
         >>> from rmq.metrics import serve_handlers

@@ -18,12 +18,12 @@ from rmq.spi import monotonic_s, read_context, written_context
 class Telemetry(Observer):
     """Creates spans and metrics. `send <topic>`, `process <topic>` and `settle <topic>` belong to one trace.
 
-    The context, in the form of the propagator, is stored in front of the message's body: as a W3C traceparent or, if
-    there are other headers (tracestate, baggage, B3), as JSON with their names and values. A context of more than 2,048
-    characters loses its baggage, then its tracestate. A handler runs in the context, so it sees the sender's baggage.
-    If sends merge, the context is that of the body that is kept: the newest one, or the one that the topic's `merge`
-    keeps. Messages that merge into a number or into items have no context. A batch continues the trace of its first
-    message, and links the others.
+    The context of a send, in the form of the propagator, is stored in front of the message's body: as a W3C traceparent
+    or, if there are other headers (tracestate, baggage, B3), as JSON with their names and values. A context of more
+    than 2,048 characters loses its baggage, then its tracestate. A handler runs in the context of its message, so it
+    sees the sender's baggage. If sends merge, the context is that of the body that is kept: the newest one, or the one
+    that the topic's `merge` keeps. Messages that merge into a number or into items have no context. A batch continues
+    the trace of its first message, and links the others.
 
     Args:
         tracers: The SDK's tracer provider; the global one by default.

@@ -72,7 +72,7 @@ class RmqDataSource(DataSource):
 
         Raises:
             InvalidValueError: An option has no effect on a read, or `schema` has a column that the read does not
-                offer, or not as that type.
+                offer, or offers with another type.
         """
         from rmq.spark.batch_reader import PruningReader, RmqReader
         from rmq.spark.selection import check_chosen
@@ -88,8 +88,8 @@ class RmqDataSource(DataSource):
         """Return the streaming source; for a STREAM topic, one that reads it with a consumer group.
 
         Raises:
-            InvalidValueError: An option has no effect on the source, or `schema` has a column that the source does
-                not offer, or not as that type.
+            InvalidValueError: An option has no effect on the source or does not fit the topic, or `schema` has a column
+                that the source does not offer, or offers with another type.
             UnknownTopicError: The topic is not registered.
         """
         from rmq.spark.batch_reader import check_columns
@@ -190,13 +190,14 @@ def save(frame: DataFrame, topic: str | None = None, **options: str | float | bo
         options: Options of the sink by name: `url`, `merge`, `txnAppId` and so on.
 
     Returns:
-        The total counts of each task's last attempt.
+        The counts of the last attempts of all tasks, added up.
 
     Raises:
         InvalidValueError: An option is unknown, a value breaks a rule, or the columns do not fit the topic.
         UnknownTopicError: The topic is not registered, and no options define it.
 
-    Guarantee: as for `write`: at least once, or exactly once on topics with `merge=`, or with `txnAppId`.
+    Guarantee: as for `write`: at least once. On topics with `merge=`, a task that is retried counts no row twice. With
+    `txnAppId`, or with `once` on these topics, neither does a repeated job with the same rows in the same partitions.
     """
     from rmq.spark.sink.sender import Counts
     from rmq.spark.sink.writer import write_parts

@@ -43,9 +43,9 @@ def keyed(frame: DataFrame, partitions: int, order_by: str | Column | None = Non
     """Return a frame whose partitions are the same after a restart, independent of cores, files and batches.
 
     Rows are partitioned by content into a fixed number of partitions, and sorted within each. A task that is retried,
-    in the same job or a later one, therefore sends the same messages in the same calls, and marks in Redis show which
-    were sent. A named write or a stream to a topic on which each send counts (`Sum`, `Collect`, `priority="sum"`)
-    requires such a frame.
+    in the same job or a later one, therefore sends the same messages in the same calls, and omits those that Redis has
+    recorded as sent. A stream, or a write with `once` or `txnAppId`, requires such a frame for a topic on which each
+    send counts (`Sum`, `Collect`, `priority="sum"`).
 
     Args:
         frame: Frame with the columns of a sink. Call this last: the sink raises an error if a later step moves rows to
@@ -92,14 +92,15 @@ def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str 
         topic_type: A `Topic`, a type, or the name of a type. RANGE_MERGE keeps the first row; PRIORITY and FIXED_TIME
             keep the last one. All of them keep the body of the last row that has one. A `Topic` with `merge=` folds by
             its reducer, and the result has a column `weight` with the number of rows folded into each. For `Collect`,
-            rows are not folded: all rows of a content are moved to one partition, in order, and the sink folds them
-            within the topic's bounds.
+            and for `Newest` with a `priority` other than "last", rows are not folded and there is no `weight`: all rows
+            of a content are moved to one partition, in order, and the sink folds them within the topic's bounds.
         order_by: Order of the rows, which determines the first and last row; required for PRIORITY, FIXED_TIME and
             frames with `body`. For RANGE_MERGE without it, the row with the smallest `time_range` is the first. With
             `merge=` it is required if the result depends on the first or last row.
 
     Returns:
-        The columns of the frame, with lower-case names; with `merge=` also `weight`. Costs a shuffle of the frame.
+        The columns of the frame, with lower-case names; also `weight` if a reducer folded the rows. Costs a shuffle of
+        the frame.
 
     Raises:
         InvalidValueError: The type is STREAM, whose entries are never merged, the frame has no column `content`, or

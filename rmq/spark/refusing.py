@@ -46,9 +46,9 @@ def refuse(
         `noted`: number of rows refused; `missing`: number of rows that are not in their batch.
 
     Raises:
-        InvalidValueError: A column is missing, or `delay` is not more than 0.
-        PySparkException: A task failed: the batch is already acked, a newer driver reads the topic, another worker
-            owns a slot, or Redis does not answer.
+        InvalidValueError: A column is missing, or `delay` is not a duration of more than 0.
+        PySparkException: A task failed: a `claim` is null, a topic is not registered, the batch is already acked, a
+            newer driver reads the topic, another worker has owned a slot since the read, or Redis does not answer.
 
     Guarantee: safe to repeat; the last refusal of a row counts. No message moves before Spark has committed the batch,
     so the batch can be read again. If the batch runs again after a restart, its rows must be refused again.
@@ -87,7 +87,7 @@ def refuse_rows(
         The numbers of rows refused, and of rows that are not in their batch.
 
     Raises:
-        InvalidValueError: A value is missing, or `delay` is not more than 0.
+        InvalidValueError: A value is missing, or `delay` is not a duration of more than 0.
         BatchAckedError: The batch of the rows is already acked.
         DriverReplacedError: A newer driver of the query reads the topic.
         FencedError: Another worker has owned the slot since the read, so the batch fails at its next read of that slot.

@@ -59,8 +59,8 @@ def run_until_empty(
         client: The client of the listeners, which must not be started.
         clock: If given, continue until no message waits: when none is due, move this clock to the next due time, retry
             or lease expiry.
-        raises: Raise the first error of a handler, after its delivery is nacked. If false, the run continues, as a
-            worker does.
+        raises: Raise the first error of a handler, after its delivery is nacked, or the first `PayloadError`, after its
+            delivery is buried. If false, the run continues, as a worker does.
         limit: Maximum number of deliveries.
 
     Returns:
@@ -68,7 +68,7 @@ def run_until_empty(
 
     Raises:
         AssertionError: More than `limit` deliveries were due, as with a handler that sends to its own topic.
-        RmqError: The client has no listeners, or they have been started.
+        RmqError: The client has no listeners, or they have been started; or `limit` is not a whole number from 1.
 
     Examples:
         >>> from rmq.testing import run_until_empty
@@ -105,7 +105,7 @@ def run_at_most(
         The numbers of outcomes, and the errors.
 
     Raises:
-        RmqError: As for `run_until_empty`.
+        RmqError: The client has no listeners, or they have been started; or `number` is not a whole number from 1.
 
     Examples:
         >>> from rmq.testing import run_at_most
@@ -138,7 +138,7 @@ def run_schedules(client: RmqClient | aio.RmqClient, *, limit: int = 10_000) -> 
         The number of messages that were sent.
 
     Raises:
-        AssertionError: A message could not be sent, or more than `limit` times were due.
+        AssertionError: A message could not be sent, or more than `limit` due times had passed.
 
     Examples:
         >>> from rmq.testing import Server, assert_sent, run_schedules
@@ -220,7 +220,7 @@ def assert_sent(
         The first matching message. Compare its `due` with `rmq_clock.now`.
 
     Raises:
-        AssertionError: No message matches. The error lists the backlog.
+        AssertionError: No message matches. The error lists the first 10 messages of the backlog.
 
     Examples:
         >>> from rmq.testing import assert_sent
@@ -254,7 +254,7 @@ def assert_not_sent(
     """Check that no matching message is in the backlog of a topic, or in a stream. Arguments as for `assert_sent`.
 
     Raises:
-        AssertionError: There is a matching message. The error shows it.
+        AssertionError: There are matching messages. The error lists the first 10.
 
     Examples:
         >>> from rmq.testing import assert_not_sent

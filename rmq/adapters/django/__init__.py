@@ -31,7 +31,7 @@ def client() -> RmqClient:
 
 
 def producer(topic: Topic) -> Producer:
-    """Return the topic's producer, shared by all threads of this process. Raises as `client` and its `producer`."""
+    """Return the topic's producer, shared by all threads. Raises as `client` and `rmq.RmqClient.producer`."""
     return _process.producer(topic)
 
 
