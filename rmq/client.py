@@ -159,6 +159,8 @@ class RmqClient:
             TopicMismatchError: The topic is registered with another type, number of slots or `merge`.
             TopicDeletedError: The topic is being deleted at the moment.
             UnreadableTopicError: The registered definition is damaged or needs a newer version of RMQ.
+            MemoryFullError: The topic is not registered yet, and Redis has reached its `maxmemory`.
+            DurabilityError: The topic was registered, but `durability` was not confirmed. Repeating the call is safe.
         """
         return Producer(self._connections, self._known.registered(topic), self.observers)
 
@@ -186,9 +188,9 @@ class RmqClient:
                 leases expire, and count as deliveries whose lease has expired.
 
         Raises:
-            RmqError: As for `producer`.
-            InvalidValueError: The topic has no such slot, a name or `start` is invalid, or `group` is missing for a
-                stream topic or given for another one.
+            RmqError: As for `producer`; or `TooManyGroupsError`: the topic has the maximum number of groups.
+            InvalidValueError: The topic has no such slot, a name or `start` is invalid, `name` and `resume_as` are both
+                given, or `group` is missing for a stream topic or given for another one.
             CoordinationError: This client has `owners` or `zookeeper`, so that only listeners can own slots.
         """
         if self._owners is not None:
@@ -232,10 +234,10 @@ class RmqClient:
                 goes to one of them, at random.
 
         Raises:
-            InvalidValueError: `batch`, `threads` or `weight` is out of range; the handler is an async or a generator
-                function, which a thread cannot run, or has parameters that cannot be filled; or the client already has
-                a listener of these messages, and not both are `shared`. A handler that returns a coroutine or generator
-                has its message nacked.
+            InvalidValueError: An option is out of range or does not fit the topic; the handler is an async or a
+                generator function, which a thread cannot run, or has parameters that cannot be filled; or the client
+                already has a listener of these messages, and not both are `shared`. A handler that returns a coroutine
+                or generator has its message nacked.
 
         Guarantee: leases are renewed while a handler runs. A handler is not called for a message whose lease expired
         before it could start.

@@ -225,9 +225,9 @@ class RmqClient(Closing):
                 5 s is abandoned.
 
         Raises:
-            InvalidValueError: `batch`, `concurrency` or `weight` is out of range; the handler is not an async function,
-                or has a parameter that cannot be filled; or the client already has a listener of these messages, and
-                not both are `shared`.
+            InvalidValueError: An option is out of range or does not fit the topic; the handler is not an async
+                function, or has a parameter that cannot be filled; or the client already has a listener of these
+                messages, and not both are `shared`.
 
         Guarantee: leases are renewed while a handler runs, unless it blocks the event loop.
         """

@@ -295,7 +295,7 @@ class StreamTopic(TopicProxy[plain_stream.StreamTopic]):
 async def tail_all(
     streams: Iterable[StreamTopic], start: Position | None = None, timeout: float | timedelta | None = None
 ) -> AsyncIterator[StreamEntry]:
-    """Follow several stream topics; see `rmq.tail_all`. Use `async for` over the awaited result."""
+    """Follow several stream topics: `async for entry in await tail_all(streams)`. See `rmq.tail_all`."""
     views = list(streams)
     for view in views:
         if not isinstance(view, StreamTopic):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -157,7 +157,7 @@ class SaveResult:
         folded: Rows folded into another row of their task before they were sent.
         new: Messages that were added as new entries.
         merged: Messages that merged with one in the backlog.
-        skipped: Messages already sent by a failed task or job; of a redrive, messages that were no longer dead.
+        skipped: Messages already sent by an earlier attempt or write; of a redrive, messages that were no longer dead.
         bad: Rows written to the folder for bad rows, with `badRows=collect`.
         redis_s: Total time that all tasks waited for calls to Redis, seconds.
 
