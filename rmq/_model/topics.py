@@ -445,7 +445,7 @@ class Topic(Generic[PayloadT]):
                 raise InvalidTopicError(f"{name} of topic {self.name} is {UNCHANGEABLE[name]}")
             if name not in known:
                 changeable = ", ".join(each for each in known if each not in UNCHANGEABLE)
-                raise InvalidTopicError(f"{name} is not a setting of a topic; the settings are {changeable}")
+                raise InvalidTopicError(f"{name} is not a setting of a topic; changeable settings are {changeable}")
         changed = replace(self, **settings)
         check_change(self.name, self.merge, changed.merge)
         object.__setattr__(changed, "changes", self.changes | settings.keys())

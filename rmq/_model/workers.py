@@ -321,7 +321,7 @@ def from_ranges(text: str) -> tuple[int, ...]:
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         if not 0 <= int(first) <= int(last or first) < MAX_SLOTS or len(slots) >= MAX_SLOTS:
-            raise ValueError(f"{part[:40]!r} is not a range of slots")
+            raise ValueError(f"slots are {text[:40]!r}; they must be ascending, 0 to {MAX_SLOTS - 1}, such as 0-7,9")
         slots += range(int(first), int(last or first) + 1)
     return tuple(slots)
 
@@ -329,7 +329,7 @@ def from_ranges(text: str) -> tuple[int, ...]:
 def _finite(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"a number is {number}; it must be finite")
+        raise ValueError(f"a figure of the report is {number}; it must be finite")
     return number
 
 

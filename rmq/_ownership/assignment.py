@@ -138,7 +138,7 @@ def _path(tables: list[_Table], start: str, goals: set[str], *, giving: bool) ->
                 if there not in paths and (there in table.up) is not giving:
                     paths[there] = (*paths[here], (table, here, there) if giving else (table, there, here))
                     queue.append(there)
-    raise AssertionError("internal error: the shares of the workers could not be rounded")
+    raise AssertionError("internal error: the slots could not be divided evenly among the workers")
 
 
 def spread_slots(

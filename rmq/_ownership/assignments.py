@@ -104,7 +104,7 @@ def _unpacked(packed: str) -> dict[str, Owners]:
     unzip = zlib.decompressobj()
     text = unzip.decompress(b64decode(packed, validate=True), _MAX_TEXT_BYTES)
     if not unzip.eof:
-        raise ValueError(f"the data are truncated, or longer than {_MAX_TEXT_BYTES} bytes")
+        raise ValueError(f"the data are truncated, or have more than {_MAX_TEXT_BYTES} bytes uncompressed")
     fields: Any = json.loads(text)
     workers = [str(name) for name in fields["workers"]]
     topics: dict[str, Owners] = {}

@@ -95,6 +95,6 @@ def slots_from_definition(data: bytes) -> int:
     slots = read_document(data, "the topic's definition for its owners").fields.get("slots")
     if type(slots) is not int or not 0 < slots <= 1_000_000:
         raise UnreadableDocumentError(
-            f"the topic's definition cannot be read: slots is {slots!r:.50}, not 1 to 1,000,000"
+            f"the topic's definition cannot be read: slots is {slots!r:.50}; it must be from 1 to 1,000,000"
         )
     return slots

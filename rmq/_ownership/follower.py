@@ -151,7 +151,7 @@ class OwnershipFollower(Background):
                     draining |= user.refresh_ownership(owned)
                 except Exception:  # whatever it is, the next round comes
                     log.exception(
-                        "topic %s: changes to the owned slots could not be applied, and are tried again",
+                        "topic %s: changes to the owned slots could not be applied, and will be retried",
                         user.topic.name,
                     )
                     draining = True
@@ -200,5 +200,5 @@ class OwnershipFollower(Background):
                     topic=topic.name,
                 )
         except RefusedError as error:  # of this topic alone: the others shall not wait for it
-            log.error("topic %s: %s", topic.name, error)
+            log.error("topic %s could not be registered for its owners: %s", topic.name, error)
         self._coordinator.consume(place, topic.slots)

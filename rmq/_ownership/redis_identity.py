@@ -139,7 +139,7 @@ class RedisIdentityCheck(Background):
                     if step.__name__ not in self._logged:
                         self._logged.add(step.__name__)
                         log.warning(
-                            "epochs and identities could not be exchanged with Redis, and will be again: %s", error
+                            "epochs or identities could not be exchanged with Redis or ZooKeeper; retrying: %s", error
                         )
             self._wakeup.wait(AGAIN_S if failed else self._pause_s())
 

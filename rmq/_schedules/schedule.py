@@ -237,7 +237,7 @@ class Schedule:
                 topic.decode(message.body and message.body.encode())
         except (InvalidMessageError, PayloadError) as error:
             text = f"topic {topic.name} does not take the messages of schedule {self.name}: {error}"
-            rule = "A schedule sends a text or nothing as body, and no version"
+            rule = "The messages of a schedule have no version, and either a text as body or no body"
             raise InvalidMessageError(f"{text}. {rule}", topic=topic.name) from error
 
     def message(self, topic: Topic, due_ms: int) -> Message:

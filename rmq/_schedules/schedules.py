@@ -97,7 +97,7 @@ class Schedules:
             than 10 s meanwhile.
         """
         if not isinstance(schedule, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValueError(f"{brief(schedule)} is not a Schedule")
+            raise InvalidValueError(f"schedule is {brief(schedule)}; it must be a Schedule")
         topic = schedule.topic
         if isinstance(topic, str) or self._known.check(topic):
             topic = self._known.resolved(topic)
@@ -222,7 +222,7 @@ class Schedules:
         holder, until_s = uuid.uuid4().hex, monotonic_s() + TURN_S
         while self._lock(holder, HOLD_MS) != holder:
             if monotonic_s() > until_s:
-                raise RmqError(f"other clients have been putting schedules for {TURN_S:g} s; try again")
+                raise RmqError(f"other clients have been storing schedules for {TURN_S:g} s; try again")
             self._connections.runtime.sleep(RETRY_S)
         try:
             yield
@@ -250,7 +250,7 @@ class Schedules:
                 return result
             except FixedTimePassedError:  # a slow connection, and a time that was near
                 continue
-        raise RmqError(f"schedule {schedule.name} was due before it reached Redis {MOST_TRIES} times; try again")
+        raise RmqError(f"schedule {schedule.name} fell due during each of {MOST_TRIES} attempts to store it; try again")
 
 
 def sending_to(schedules: Schedules, topic: str) -> tuple[str, ...]:

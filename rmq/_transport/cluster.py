@@ -151,7 +151,7 @@ class ClusterRouter(Router):
         try:
             wire.send_command("CLUSTER", "SLOTS")
             if patience_s is not None and not wire.can_read(patience_s):
-                raise WireTimeoutError("no reply in time")
+                raise WireTimeoutError(f"no reply within {patience_s:g} s")
             reply = wire.read()
         except ReplyError as error:
             wire.close()
@@ -169,7 +169,7 @@ class ClusterRouter(Router):
         try:
             return parse_slot_map(reply, node.address)
         except ValueError as error:
-            raise WireBrokenError(f"its reply to CLUSTER SLOTS is invalid: {error!s:.200}") from None
+            raise WireBrokenError(f"the reply to CLUSTER SLOTS is invalid: {error!s:.200}") from None
 
     def _take(self, slot_map: SlotMap) -> None:
         if self._sharded is None:

@@ -282,7 +282,7 @@ class Dispatch:
         if wire.received != part.received:
             part.received, part.last_data_s = wire.received, now_s
         elif now_s - part.last_data_s > self._timeout_s:
-            raise WireTimeoutError("no reply in time")
+            raise WireTimeoutError(f"no reply within {self._timeout_s:g} s")
         elif self._may_be_slow(part) and now_s - part.last_data_s >= CONNECT_PATIENCE_S:
             part.node.mark_unresponsive()
         return False

@@ -281,8 +281,8 @@ class Linker:
             for each in _definitions(library, text):
                 each = instead[each.names]._replace(library=library) if each.names in instead else each
                 if twice := self._definitions.keys() & each.names:
-                    other = self._definitions[twice.pop()]
-                    raise ValueError(f"{', '.join(each.names)}: defined in {other.library} and in {library}")
+                    other = self._definitions[name := twice.pop()]
+                    raise ValueError(f"libraries {other.library} and {library} both define {name}")
                 self._definitions |= dict.fromkeys(each.names, each)
 
     def linked(self, text: str) -> str:
@@ -356,5 +356,5 @@ def _definitions(library: str, text: str) -> Iterator[_Definition]:
     for lines in found:
         match = _DEFINITION.match(lines[0])
         if match is None:
-            raise ValueError(f"library {library}: {lines[0].strip()} defines nothing")
+            raise ValueError(f"library {library}: {lines[0].strip()} must define a function or assign a value")
         yield _Definition(library, tuple((match[1] or match[2]).split(", ")), block_of("".join(lines)))

@@ -72,11 +72,11 @@ def parse_address(host: object, port: object) -> Address:
     if isinstance(port, bytes) and len(port) <= 5 and port.isdigit():
         port = int(port)
     if not isinstance(host, str) or not isinstance(port, int) or not 0 < port < 65_536:
-        raise ValueError(f"{host!r:.100} with port {port!r:.100} is not an address")
+        raise ValueError(f"{host!r:.100} with port {port!r:.100} is not an address; a port is 1 to 65535")
     if ":" in host:
         ip_address(host)
     elif len(host) > 253 or not _HOST_NAME.fullmatch(host):
-        raise ValueError(f"{host!r:.100} is not a valid host name")
+        raise ValueError(f"{host!r:.100} is not a valid host name; it must be 1 to 253 characters of A-Z a-z 0-9 . _ -")
     return Address(host, port)
 
 
@@ -116,7 +116,7 @@ class RedisUrl:
         """Return a URL whose data servers get the username and password of a provider.
 
         Raises:
-            InvalidValueError: It is not a credential provider, or the URL has a password, or is an embedded Redis.
+            InvalidValueError: It is not a credential provider, or the URL has a login, or is an embedded Redis.
         """
         if provider is None:
             return self
@@ -126,7 +126,7 @@ class RedisUrl:
             raise InvalidValueError("credentials are for a Redis server; an embedded Redis has no users")
         parts = _split(self.url)
         if "@" in parts.netloc or {"username", "password"} & dict(parse_qsl(parts.query)).keys():
-            raise InvalidValueError(f"URL {self.shown!r} has a password, and credentials is set; set one of them")
+            raise InvalidValueError(f"URL {self.shown!r} has a login, and credentials is set; set one of them")
         return replace(self, credentials=Credentials(provider))
 
     def server_url(self, address: Address) -> str:

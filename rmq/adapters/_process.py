@@ -33,8 +33,8 @@ def run_worker(client: RmqClient, listeners: Sequence[Listener], drain: float, *
     client.add(*listeners)
     if unfinished := client.run(drain, **options):
         raise RmqError(
-            f"handlers still running after {drain:g} s: {len(unfinished)}; their messages are redelivered when their "
-            "leases expire"
+            f"number of handlers still running after {drain:g} s: {len(unfinished)}; their messages are redelivered "
+            "when their leases expire"
         )
 
 

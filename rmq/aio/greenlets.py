@@ -325,4 +325,4 @@ def _current_task() -> asyncio.Task[Any] | None:
 
 def _log_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("messages of a cancelled call are redelivered when their leases expire: %s", error)
+        log.warning("a cancelled call could not return messages; they are redelivered after lease expiry: %s", error)

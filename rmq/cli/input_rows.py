@@ -176,7 +176,7 @@ def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
         while line := stream.readline(MOST_LINE_BYTES):
             number += 1
             if len(line) == MOST_LINE_BYTES and not line.endswith(b"\n"):
-                raise InvalidValueError(f"line {number} is too long; a line can have at most {MOST_LINE_BYTES:,} bytes")
+                raise InvalidValueError(f"line {number} is too long; it must have fewer than {MOST_LINE_BYTES:,} bytes")
             if line := line.removesuffix(b"\n").removesuffix(b"\r"):
                 yield number, line
     except OSError as error:

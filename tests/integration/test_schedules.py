@@ -595,7 +595,7 @@ def test_what_cannot_be_sent_is_refused_where_it_is_put(rmq: RmqClient, clock: C
         (lambda: Schedule("s", ranked, "c", every="1h", priority=2**40), InvalidMessageError, "priority"),
         (lambda: Schedule("s", summed, "c", every="1h", body="data"), InvalidMessageError, "3"),
         (lambda: Schedule("s", "unknown", "c", every="1h"), UnknownTopicError, "unknown"),
-        (lambda: "s", InvalidValueError, "'s' is not a Schedule"),  # type: ignore[list-item, return-value]
+        (lambda: "s", InvalidValueError, "is 's'; it must be a Schedule"),  # type: ignore[list-item, return-value]
     ]
     for schedule, error, text in refused:
         with pytest.raises(error, match=text):

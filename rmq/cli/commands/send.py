@@ -92,7 +92,7 @@ def send(
     if contents and fields:
         raise InvalidValueError("CONTENT and --field cannot be combined: an entry has either a content or fields")
     if not contents and not fields and file is None and is_terminal(sys.stdin):
-        raise InvalidValueError("nothing to send: give contents, --file, or lines on stdin")
+        raise InvalidValueError("nothing to send: give CONTENT, --field, --file, or lines on stdin")
     defaults = Row(
         b"", body, slot_basis, time_range, priority, at, due_in, parse_fields(fields) if fields else None,
         merging.version, merging.weight, merging.part, merging.of,
@@ -226,7 +226,7 @@ class _Messages:
 def _opened(file: Path | None) -> Generator[BinaryIO]:
     if file is None or str(file) == "-":
         if sys.stdin is None:
-            raise InvalidValueError("stdin is closed: give contents or --file")
+            raise InvalidValueError("stdin is closed: give CONTENT, --field or --file")
         yield sys.stdin.buffer
         return
     try:

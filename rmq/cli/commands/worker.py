@@ -208,8 +208,8 @@ def load_client(target: str) -> RmqClient:
         )
     if not isinstance(found, RmqClient):
         raise InvalidValueError(
-            f"{target} is {type(found).__name__}; it must be an RmqClient, or a function without arguments that "
-            "returns one"
+            f"{target} is of type {type(found).__name__}; it must be an RmqClient, or a function without "
+            "arguments that returns one"
         )
     return found
 

@@ -240,7 +240,7 @@ def test_only_settings_are_changed(make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY)
     for name in ("leese", "changes"):
         with pytest.raises(
-            InvalidTopicError, match=f"{name} is not a setting of a topic; the settings are max_retries, "
+            InvalidTopicError, match=f"{name} is not a setting of a topic; changeable settings are max_retries, "
         ):
             topic.changed(**{name: 1})
 

@@ -118,7 +118,7 @@ def test_the_servers_of_a_cluster_get_credentials(cluster: RedisClusterServers) 
     "url", ["redis://:secret@localhost", "redis://app@localhost", "redis://localhost?password=secret"]
 )
 def test_a_url_with_a_password_and_credentials_are_refused_together(url: str) -> None:
-    with pytest.raises(InvalidValueError, match="has a password, and credentials is set") as refused:
+    with pytest.raises(InvalidValueError, match="has a login, and credentials is set") as refused:
         RmqClient(url, credentials=Tokens())
     assert "secret" not in str(refused.value)
 

@@ -84,10 +84,10 @@ def test_a_definition_has_blocks_of_its_own() -> None:
 
 
 def test_two_libraries_that_define_the_same_name() -> None:
-    with pytest.raises(ValueError, match="a: defined in a and in e"):
+    with pytest.raises(ValueError, match="libraries a and e both define a"):
         Linker({"a": A, "e": "local function a() end\n"})
 
 
 def test_a_line_that_defines_nothing() -> None:
-    with pytest.raises(ValueError, match="library a: local function defines nothing"):
+    with pytest.raises(ValueError, match="library a: local function must define a function or assign a value"):
         Linker({"a": "local function\n"})
