@@ -24,12 +24,11 @@ from rmq.errors import EnsembleMismatchError
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """The ensembles of a topic's slots, and the number of slots moved. On a stream topic, each group counts separately.
+    """The ensembles of a topic's slots, and the number of slots moved; on a stream topic a slot counts once per group.
 
     Attributes:
         ensemble: Identity of the target ensemble, even if no slot was moved; empty without owners.
-        stored: Identity of the previous ensemble -> number of its slots. The empty key has the slots that never had an
-            owner.
+        stored: Identity of the previous ensemble -> number of its slots. The empty key has the slots without one.
         moved: Number of slots moved.
 
     Examples:

@@ -185,7 +185,7 @@ class Control:
     def redrive(self, content: Payload, slot_basis: Payload | None = None) -> Redriven:
         """Send a dead message again, with its body and all retries. For many messages, see `DeadLetters.redrive`.
 
-        It is due at once; on PRIORITY topics it has the lowest priority.
+        Unless it merges, it is due at once; on PRIORITY topics it has the lowest priority.
 
         Returns:
             `DONE`, `MERGED` (with a message of the same content in the backlog), or `ABSENT` (not dead).

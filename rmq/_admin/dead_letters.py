@@ -78,8 +78,8 @@ class RedriveResult:
     """Result of a redrive.
 
     Attributes:
-        redriven: Number of messages that are in the backlog again.
-        merged: Number of messages whose content was in the backlog already.
+        redriven: Number of messages that were sent again and did not merge.
+        merged: Number of messages that merged with one of the same content in the backlog.
         absent: Number of messages that had been removed in the meantime.
 
     Examples:
@@ -123,7 +123,11 @@ class Dead(Generic[D]):
             start += len(page)
 
     def count(self, where: DeadFilter = ALL) -> int:
-        """Return the number of selected dead messages. Without conditions Redis counts them, and none is read."""
+        """Return the number of selected dead messages. Without conditions Redis counts them, and none is read.
+
+        Raises:
+            InvalidValueError: `where` is not a `DeadFilter`.
+        """
         if where != ALL:
             return sum(1 for _ in self.list(where))
         topic, group = self.topic, self._group
@@ -158,14 +162,14 @@ class Dead(Generic[D]):
     def on_dead(
         self, tell: Callable[[builtins.list[D]], object], *, name: str = "on_dead", every_s: float = 5.0
     ) -> DeadNotices:
-        """Call a function with every message that dies from now on, whichever process it dies in.
+        """Call a function with every message that dies, whichever process it dies in.
 
         Args:
             tell: Called with 1 to 100 dead messages of a slot, oldest death first, in a separate thread: a `Webhook`,
                 or a function, which should return within a minute.
             name: Name of the subscription, 1 to 64 characters of `A-Z a-z 0-9 . _ -`. Of the processes that use the
                 same name, one calls its function; when it ends, another one takes over. Each name is notified of all
-                deaths.
+                deaths after its first use: a name that was used before continues where it stopped.
             every_s: Seconds between two checks, 0.01 to a day. A check costs one script call per slot.
 
         Returns:

@@ -139,15 +139,18 @@ class TopicStats(_HandedOut):
 
     @property
     def oldest_due_ms(self) -> int | None:
-        """Earliest due time in the backlog, epoch ms; on PRIORITY topics the time of the reading.
+        """Earliest due time in the backlog, epoch ms; `None` if the backlog is empty.
 
-        `None` if the backlog is empty.
+        It is the time of the reading for slots of PRIORITY topics, and for slots with a rolled-back message.
         """
         return min((slot.oldest_due_ms for slot in self.slots if slot.oldest_due_ms is not None), default=None)
 
     @property
     def lateness_ms(self) -> int:
-        """Time since the oldest due message became due, ms; 0 if none is due."""
+        """Time since the oldest due message became due, ms; 0 if none is due, and on PRIORITY topics.
+
+        Slots with a rolled-back message in the backlog count as 0.
+        """
         late = [slot.now_ms - slot.oldest_due_ms for slot in self.slots if slot.oldest_due_ms is not None]
         return max([0, *late])
 
@@ -322,7 +325,7 @@ class GroupStats(_HandedOut):
 
     @property
     def lag(self) -> int | None:
-        """Number of entries not yet delivered to the group; `None` if it is unknown for a slot."""
+        """Number of entries not yet delivered to the group, on the slots that have the group; `None` if unknown."""
         lags = [slot.lag for slot in self.slots if slot.last_id]
         return None if None in lags else sum(lag or 0 for lag in lags)
 

@@ -56,16 +56,17 @@ class Minute:
         minute: Minutes since the epoch.
         backlog: Messages in the backlog; for a stream topic, entries that its groups have not read yet.
         due_now: Messages in the backlog that may be delivered now.
-        late_ms: Time since the oldest due message became due, ms; 0 on stream topics.
+        late_ms: Time since the oldest due message became due, ms; 0 on PRIORITY and stream topics.
         in_flight: Messages in flight.
         waiting: Failed messages that wait for a retry.
         dead: Dead messages.
-        accepted: Sends since the topic was created. The following are totals since then, too.
+        accepted: Sends since the topic was created; the figures below count from then, too.
         merged: Sends that merged.
         acked: Deliveries that were acked.
         retried: Deliveries that failed and were retried.
-        buried: Messages that died.
-        refailed: Failures of contents that had failed and were sent again; `None` in records of earlier versions.
+        buried: Messages that became dead after failures.
+        refailed: Failures of contents that had failed and were sent again; `None` on stream topics and in records of
+            earlier versions.
 
     Examples:
         >>> client.history().last("jobs", minutes=60)  # nothing recorded yet
@@ -157,8 +158,13 @@ class History:
     def record(self, minute: int) -> list[Minute]:
         """Append the figures of each topic, and their sum, to the history; return those of the topics.
 
+        Topics that cannot be read are left out.
+
         Args:
             minute: The minute to record, in minutes since 1970-01-01 UTC.
+
+        Raises:
+            InvalidValueError: `minute` is not a whole number of 1 or more.
 
         Guarantee: a minute that has been recorded already is not changed.
         """
@@ -173,7 +179,7 @@ class History:
         return minutes
 
     def append(self, topic: str | None, record: Minute) -> bool:
-        """Append a record of a topic, or with `None` of all together; return whether its minute was new.
+        """Append a record of a topic, or with `None` of all topics together; return whether its minute was new.
 
         Guarantee: atomic; safe to repeat.
         """

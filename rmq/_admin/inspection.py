@@ -158,8 +158,8 @@ class Inspection(View):
         Passing `stats` of all slots saves a round trip.
 
         Raises:
-            InvalidValueError: `sample`, the maximum number of messages examined, is not 1 to 10,000, or `stats` is of
-                another topic.
+            InvalidValueError: `sample`, the approximate maximum of messages to examine, is not 1 to 10,000, or `stats`
+                is not a `TopicStats` of this topic.
         """
         check_whole("sample", sample, 10_000)
         if stats is not None and (not isinstance(stats, TopicStats) or stats.topic.name != self.topic.name):  # pyright: ignore[reportUnnecessaryIsInstance]

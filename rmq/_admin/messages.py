@@ -23,21 +23,9 @@ _MOST_WHOLE = 2**53
 
 @dataclass(frozen=True, slots=True)
 class _InSlot:
-    """A content in a slot of a topic, with figures about the sends that it combines.
+    """A content in a slot of a topic, with figures about the sends that it combines: see `PeekedMessage`.
 
     Without the topic's `merge` sends are not counted: the figures are those of one send of unknown time.
-
-    Attributes:
-        body: Its body; `None` without one. With the topic's `merge`: a number as text, `None` for items.
-        number: The result of `Max`, `Min` or `Sum`; otherwise `None`.
-        items: The items of a `Collect`, or the parts of a join, in the order of sending; otherwise empty.
-        item_count: Number of items.
-        merged: Number of sends that it combines.
-        first_sent_ms: Time at which its first send arrived, epoch ms by Redis' clock; `None` if that is
-            unknown.
-        last_sent_ms: Time at which its last send arrived, epoch ms by Redis' clock; `None` if that is unknown.
-        wanted: Number of parts that a join waits for; 0 if it is not a join.
-        version: The largest version of its sends; `None` unless the topic merges by `Newest`.
     """
 
     topic: str
@@ -59,24 +47,26 @@ class _InSlot:
 
     @property
     def value(self) -> Any:
-        """Combined value of the sends: a number for `Max`, `Min` and `Sum`, the items for `Collect`, else the body."""
+        """Combined value of the sends: a number for `Max`, `Min` and `Sum`, the items for `Collect` and joins, else the
+        body.
+        """
         if self.number is not None:
             return self.number
         return self.items if self.item_count else cast("PeekedMessage", self).body  # all kinds have one
 
     @property
     def first_sent(self) -> datetime | None:
-        """Time at which its first send arrived, in UTC by Redis' clock; `None` if that is unknown."""
+        """Time at which the message's first send arrived, in UTC by Redis' clock; `None` if that is unknown."""
         return moment_of(self.first_sent_ms)
 
     @property
     def last_sent(self) -> datetime | None:
-        """Time at which its last send arrived, in UTC by Redis' clock; `None` if that is unknown."""
+        """Time at which the message's last send arrived, in UTC by Redis' clock; `None` if that is unknown."""
         return moment_of(self.last_sent_ms)
 
     @property
     def claimed_ms(self) -> int | None:
-        """Time of its claim, or of the last renewal of its lease, epoch ms; `None` if the message is not in flight."""
+        """Time of the claim, or of the last renewal of the lease, epoch ms; `None` if the message is not in flight."""
         message = cast("PeekedMessage", self)
         in_flight = getattr(self, "place", "") == "prepare"  # what is dead has no place
         return min(message.score // STAMP, message.now_ms) if in_flight else None
@@ -92,6 +82,7 @@ class PeekedMessage(_InSlot):
     """A message in its slot, seen without claiming it.
 
     Attributes:
+        body: The body; `None` without one. With the topic's `merge`: a number as text, `None` for items.
         place: `store` (the backlog), `prepare` (in flight) or `retry` (waiting).
         due_ms: Time at which the message or its retry is due, or its lease ends, epoch ms; `None` in the backlog of a
             PRIORITY topic, and for a rolled-back message; both are due at once.
@@ -101,6 +92,14 @@ class PeekedMessage(_InSlot):
         handled_by: In flight: the worker whose handler has it, by its last report; `None` if no worker reports it. A
             worker reports only the first message of a batch, and no message of a handler with `columns=True`.
         handled_ms: Running time of this handler, ms; `None` if no worker reports it.
+        number: The result of `Max`, `Min` or `Sum`; otherwise `None`.
+        items: The items of a `Collect`, or the parts of a join, in the order of sending; otherwise empty.
+        item_count: Number of items.
+        merged: Number of sends that it combines; always 1 without the topic's `merge`.
+        first_sent_ms: Time at which its first send arrived, epoch ms by Redis' clock; `None` if that is unknown.
+        last_sent_ms: Time at which its last send arrived, epoch ms by Redis' clock; `None` if that is unknown.
+        wanted: Number of parts that a join waits for; 0 if it is not a join.
+        version: The largest version of its sends; `None` unless the topic merges by `Newest`.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -133,7 +132,7 @@ class Attempt:
         failed_ms: Time of the failure, epoch ms.
         error_type: Type of the error, such as `ValueError`; empty for an error given as text.
         error_message: Text of the error, at most 200 characters.
-        worker: Host and process that handled it: `host:pid`.
+        worker: Host and process that handled the message: `host:pid`.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY, keep_attempts=5)
@@ -214,13 +213,15 @@ class Whereabouts:
 
     @property
     def gone(self) -> bool:
-        """Whether the content is in no section: done, cancelled, or never sent."""
+        """Whether the content is in no section of the slot: it was acked or removed, or never sent to the slot."""
         return (self.stored, self.in_flight, self.waiting, self.dead) == (None, None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundMessage(_InSlot):
     """A message found by a search. Only the beginning of a long body or list of items is returned.
+
+    Attributes that are not listed have the meaning that they have in `PeekedMessage`.
 
     Attributes:
         place: `store` (the backlog), `prepare` (in flight), `retry` (waiting) or `dead`.
@@ -230,7 +231,7 @@ class FoundMessage(_InSlot):
         error_message: For a dead message the text of its last error, otherwise empty.
         body: The beginning of its body, at most 1,024 bytes; `None` without one, and empty if the page has reached its
             limit of bytes.
-        body_bytes: Size of the whole body in bytes, 0 without one; of items with 4 bytes more for each item.
+        body_bytes: Size of the whole body in bytes, 0 without one; for items, their total size plus 4 bytes each.
         merged: As in `PeekedMessage`; 0 if the page has reached its limit of bytes.
         now_ms: Redis' time of the reading, epoch ms.
         priority: As in `PeekedMessage`.
@@ -312,7 +313,8 @@ class AuditLine:
     """An entry of the audit log: an administrative action, who did it, and when.
 
     Attributes:
-        slot: Slot whose log has the entry; an action on all slots is logged in the first of them.
+        slot: Slot whose log has the entry. A pause of several slots is logged in the first of them, an action on many
+            messages in slot 0.
         time_ms: Time of the action, epoch ms.
         action: The action, such as cancel, reschedule, promote, redrive, purge dead, pause, resume or purge.
         content: Content of the message; `None` for an action on several messages.
@@ -343,16 +345,18 @@ class AuditLine:
 class DeadMessage(_InSlot):
     """A dead message and why it died.
 
+    Attributes that are not listed have the meaning that they have in `PeekedMessage`.
+
     Attributes:
         died_ms: Time of death, epoch ms.
         error_type: Type of the last error, such as `ValueError`; `LeaseExpired` if a lease expired, `Expired` if the
             message outlived its time to live.
         error_message: Text of the last error, at most 1,000 characters.
-        attempts: Number of its deliveries.
-        first_failed_ms: Time of its first failure, epoch ms.
-        last_failed_ms: Time of its last failure, epoch ms.
+        attempts: Number of its deliveries; 0 for `Expired`.
+        first_failed_ms: Time of its first failure, epoch ms; for `Expired` the time of death.
+        last_failed_ms: Time of its last failure, epoch ms; for `Expired` the time of death.
         traceback: With `keep_attempts`: the end of the last error's traceback; otherwise empty.
-        history: With `keep_attempts`: the last failed attempts, the newest first. A lease that expired is not one.
+        history: With `keep_attempts`: the last failed attempts, the newest first, without expired leases.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)

@@ -176,7 +176,10 @@ class DeadNotices:
         return self._notifier.failures
 
     def close(self) -> None:
-        """Stop, wait up to 10 s for a running call, and let another process take over at once."""
+        """Stop, and wait up to 10 s for a running call, so that another process can take over at once.
+
+        If the call still runs then, another process takes over up to `every_s` and a minute later.
+        """
         self._notifier.close()
 
     def __enter__(self) -> Self:

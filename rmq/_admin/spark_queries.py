@@ -74,12 +74,12 @@ class SparkQuery:
 
     @property
     def lease_left_now_s(self) -> float | None:
-        """Seconds left of its batch's leases now, unless they were renewed since the report; `None` without a batch."""
+        """Seconds until the batch's leases end, unless they were renewed since the report; `None` without a batch."""
         return None if self.lease_left_s is None else max(0.0, self.lease_left_s - self.silent_ms / 1_000)
 
     @property
     def sent(self) -> int:
-        """Number of messages that a sink or a write has sent, both new and merged."""
+        """Number of messages that a sink or a write has sent, both new and merged; 0 for a source."""
         return self.totals.get("new", 0) + self.totals.get("merged", 0)
 
     def to_json(self) -> str:

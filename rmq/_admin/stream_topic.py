@@ -48,7 +48,11 @@ class StreamTopic(StreamView):
     """
 
     def dead(self, group: str, actor: str | None = None) -> GroupDead:
-        """Return the dead letters of a group."""
+        """Return the dead letters of a group.
+
+        Raises:
+            InvalidValueError: `group` is not a valid name, or `actor` is empty or too long.
+        """
         return GroupDead(self._connections, self.topic, group, actor)
 
     def pause(self, group: str, actor: str | None = None) -> int:
@@ -67,7 +71,7 @@ class StreamTopic(StreamView):
     def resume(self, group: str, actor: str | None = None) -> int:
         """End a group's pause; return the number of slots on which it was paused.
 
-        Raises and guarantees the same as `pause`.
+        Raises and Guarantee: as `pause`.
         """
         return self._pause(group, False, actor)
 
@@ -113,8 +117,8 @@ class StreamTopic(StreamView):
             InvalidValueError: An id is invalid, or exists in several slots, since ids are unique within a slot only;
                 or the topic does not have the slot. Nothing was deleted.
 
-        Guarantee: atomic per slot and 1,000 ids; safe to repeat. A group that has a deleted entry pending acks it and
-            counts it as lost.
+        Guarantee: atomic per call of up to 1,000 ids on a slot; safe to repeat. A group that has a deleted entry
+            pending acks it and counts it as lost.
         """
         for entry_id in ids:
             if not is_id(entry_id):
@@ -227,6 +231,7 @@ class StreamTopic(StreamView):
         """Remove a group with its position, pending entries and dead entries; return whether it existed.
 
         Raises:
+            InvalidValueError: `group` is not a valid name, or `actor` is empty or too long.
             RmqError: A consumer of the group holds pending entries, and was active within the last two leases. With
                 `force` the group is removed anyway, and such a consumer creates it again, from the first entry.
 
@@ -252,6 +257,9 @@ class StreamTopic(StreamView):
         Use it only for a consumer that no longer runs: a running one would go on handling entries that are delivered to
         others.
 
+        Raises:
+            InvalidValueError: `group` or `name` is not a valid name, or `actor` is empty or too long.
+
         Guarantee: atomic per call of up to 100 entries of a slot; safe to repeat.
         """
         checked_group(group)
@@ -265,6 +273,9 @@ class StreamTopic(StreamView):
         """Remove consumers that no longer run, and return their names. Their pending entries go to others at once.
 
         A consumer counts as gone after `idle_s` seconds without activity, two leases by default; see `consumers`.
+
+        Raises:
+            InvalidValueError: `group` is not a valid name, `idle_s` is negative, or `actor` is empty or too long.
 
         Guarantee: as `remove_consumer`. A consumer that has become active in the meantime stays.
         """

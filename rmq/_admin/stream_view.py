@@ -82,7 +82,11 @@ class StreamView(View):
         return next(self.range(entry_id, entry_id, limit=1, slots=None if slot is None else [slot]), None)
 
     def unread(self, group: str, limit: int | None = None, slots: Iterable[int] | None = None) -> Iterator[StreamEntry]:
-        """Yield up to `limit` entries that a group has not read yet, ordered by id; none if it is not registered."""
+        """Yield up to `limit` entries that a group has not read yet, ordered by id; none for an unregistered group.
+
+        Raises:
+            InvalidValueError: `group` is not a valid name, or `limit` or a slot is invalid.
+        """
         left = most(limit, "limit")
         last = {slot.slot: slot.last_id for slot in self.group(group).slots}
         unread = {slot: f"({last[slot]}" for slot in checked_slots(self.topic, slots) if last[slot]}
@@ -90,7 +94,11 @@ class StreamView(View):
         return islice((entry for entry in merged if entry.only_group in (None, group)), left)
 
     def stats(self, slots: Iterable[int] | None = None) -> StreamStats:
-        """Return the figures of the topic: length, first and last id, groups and totals."""
+        """Return the figures of the topic: length, first and last id, groups and totals.
+
+        Raises:
+            InvalidValueError: The topic does not have one of the slots.
+        """
         return StreamStats(self.topic, tuple(self._per_slot(partial(stream_admin.stats, self.topic), slots, joined)))
 
     def groups(self) -> list[GroupStats]:
@@ -105,7 +113,11 @@ class StreamView(View):
         return stats, [GroupStats(name, tuple(islice(figures, self.topic.slots))) for name in stats.groups]
 
     def group(self, name: str) -> GroupStats:
-        """Return the figures of one group; all zero if it is not registered."""
+        """Return the figures of one group; all zero if it is not registered.
+
+        Raises:
+            InvalidValueError: `name` is not a valid name of a group.
+        """
         checked_group(name)
         return GroupStats(name, tuple(self._per_slot(lambda slot: stream_admin.group_stats(self.topic, slot, name))))
 
@@ -114,6 +126,9 @@ class StreamView(View):
 
         A consumer that has been idle for `idle_s` seconds, two leases by default, has `gone` set. A running consumer
         renews its pending entries, so it is never idle for a lease while it has any.
+
+        Raises:
+            InvalidValueError: `group` is not a valid name, or `idle_s` is negative.
         """
         checked_group(group)
         totals: dict[str, tuple[int, int]] = {}

@@ -139,7 +139,7 @@ class Consumer(Generic[PayloadT]):
 
         Raises:
             InvalidValueError: `max_messages` or `timeout` is out of range.
-            RedisUnavailableError: Redis did not answer until the client's deadline.
+            RedisUnavailableError: Redis did not answer before the client's deadline, `deadline_s`.
             ClientClosedError: The consumer is closed, or another thread has closed it in the meantime.
 
         Guarantee: returns as soon as there is a message, without busy polling. If the reply to a claim is lost, its

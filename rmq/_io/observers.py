@@ -41,8 +41,8 @@ class Observer:
 
     Attributes:
         essential: Whether its errors count. By default they are logged, and sends and handlers go on. An error of an
-            essential observer counts as an error of the send or handler. If it is raised before, the messages are not
-            sent, or the handler is not called and its messages are retried; if it is raised after a handler, its
+            essential observer counts as an error of the send or handler. If it is raised before a send, the messages
+            are not sent; before a handler, the handler is not called and its messages are retried; after a handler, its
             messages are retried, too. If `handling` of an essential observer swallows the error of a handler, the
             handler's messages are acked.
 
@@ -102,6 +102,9 @@ class Observer:
 
 class Observers:
     """All observers of a client.
+
+    Args:
+        finish: Runs the coroutine of a hook until it ends; by default such hooks are refused.
 
     Attributes:
         all: The observers, in the order in which they begin; append yours to this list.

@@ -54,7 +54,8 @@ class Adaptive:
     Raises:
         InvalidValueError: A value is out of range.
 
-    Source: AIMD as in TCP congestion control; latency against its best as in TCP Vegas and Netflix concurrency-limits.
+    Source: AIMD as in TCP congestion control; durations compared with the best one as in TCP Vegas and
+        Netflix' concurrency-limits.
 
     Examples:
         >>> @client.listener(Topic("pictures", TopicType.PRIORITY), threads=32, adaptive=Adaptive(least=2))

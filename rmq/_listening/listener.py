@@ -40,7 +40,7 @@ HandlerT = TypeVar("HandlerT", bound=Handler)
 
 
 class HandlerDecorator(Protocol[PayloadT]):
-    """The type of a decorator of handlers, which tells type checkers the types of the first parameter.
+    """The type of a decorator of handlers. It tells type checkers which types a handler's first parameter may have.
 
     Examples:
         >>> decorate = client.listener(Topic("images", TopicType.RANGE_MERGE))
@@ -101,7 +101,7 @@ class Listener:
     """A handler of a topic with its options, which `RmqClient.listener` explains.
 
     Raises:
-        InvalidValueError: An option is out of range.
+        InvalidValueError: An option is invalid, or the handler has parameters that cannot be filled.
 
     Examples:
         >>> scan("rmq.demo")
@@ -270,13 +270,15 @@ def scheduled(name: str, **options: Unpack[ScheduleOptions]) -> Callable[[Handle
 
     Args:
         name: Name of the schedule and of the topic: 1 to 128 characters of `A-Z a-z 0-9 . _ -`.
-        options: `cron` or `every`, and the other arguments of `Schedule`; `timeout` as for `RmqClient.listener`.
+        options: `cron` or `every`, `tz`, `catch_up`, `start`, `until` and `version`, as for `Schedule`; `timeout` as for
+            `RmqClient.listener`.
 
     Returns:
         A decorator that returns the function unchanged.
 
     Raises:
-        InvalidValueError: A value breaks its rule.
+        InvalidValueError: `name` or an option is invalid, `cron` and `every` are both given or both missing, or the
+            handler has parameters that cannot be filled.
 
     Examples:
         >>> @scheduled("close-orders", cron="30 2 * * *", tz="Europe/Berlin")

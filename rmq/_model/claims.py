@@ -178,7 +178,7 @@ class ColumnFacts:
 
     @property
     def attempts(self) -> list[int]:
-        """Number of each delivery, 1 for the first of a message."""
+        """Attempt number of each row, 1 for the first delivery of a message."""
         most = self.topic.max_retries + 1
         return [most - left for left in self.retries_left]
 
@@ -300,7 +300,7 @@ class DeliveryColumns(ColumnFacts):
 
         Returns:
             The rows whose lease was lost before: nothing changed for them, and their messages are or will be delivered
-            again. In a listener always empty: it collects outcomes and sends them with its next call.
+            again. In a handler always empty: the listener collects outcomes and sends them with its next call.
 
         Raises:
             InvalidValueError: There is no such row; nothing was acked.

@@ -107,7 +107,7 @@ class MsgpackCodec:
     """Encodes payloads as MessagePack, a binary form of JSON. Needs `rmq[msgspec]`.
 
     Raises:
-        ModuleNotFoundError: The package is missing.
+        ModuleNotFoundError: The package msgspec is not installed.
 
     Examples:
         >>> from dataclasses import make_dataclass
@@ -149,7 +149,7 @@ class ZstdCodec:
 
     Raises:
         InvalidValueError: `level` is out of range.
-        ModuleNotFoundError: The package is missing.
+        ModuleNotFoundError: The package zstandard is not installed.
 
     Examples:
         >>> from dataclasses import make_dataclass
@@ -167,7 +167,7 @@ class ZstdCodec:
         check_whole("level", self.level, 22)
 
     def encoder(self, kind: type) -> Encoder:
-        """Return a function that encodes and compresses a payload."""
+        """Return a function that encodes and compresses a payload; it raises `ValueError` above 64 MiB."""
         zstandard, encode, level = import_module("zstandard"), self.inner.encoder(kind), self.level
 
         def deflated(payload: Any) -> bytes:
@@ -199,7 +199,7 @@ class EncryptedCodec:
 
     Raises:
         InvalidValueError: There is no key, or one is invalid.
-        ModuleNotFoundError: The package is missing.
+        ModuleNotFoundError: The package cryptography is not installed.
 
     Examples:
         >>> from cryptography.fernet import Fernet
@@ -232,7 +232,7 @@ class EncryptedCodec:
         return lambda payload: encrypt(encode(payload))
 
     def decoder(self, kind: type) -> Decoder:
-        """Return a function that decrypts and decodes a payload; it raises `ValueError` if no key decrypts the body."""
+        """Return a function that decrypts and decodes a payload; it raises `ValueError` if either fails."""
         decrypt, decode = self._fernet().decrypt, self.inner.decoder(kind)
 
         def decrypted(body: bytes) -> Any:

@@ -106,7 +106,11 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def store_score(self) -> int:
-        """The score before the claim: due time in epoch ms, a priority with its age, or, for a retry, retries left."""
+        """The message's score in the backlog before the claim.
+
+        It is the due time in epoch ms, or on PRIORITY topics a number made of the priority and the time of sending. For
+        a retry it is the number of retries left before this delivery.
+        """
         return self.claim.rows.scores[self.row]
 
     @property
