@@ -215,7 +215,7 @@ class Control:
     def pause(self, slots: Sequence[int] | None = None) -> int:
         """Stop all claims from this topic, or from some of its slots, in the whole cluster.
 
-        Sends, acks, retries and leases go on. Messages that a worker has claimed already are still handled.
+        Sends, acks, nacks and renewals of leases go on. Messages that a worker has claimed already are still handled.
 
         Returns:
             Number of slots that were not paused before.

@@ -123,7 +123,7 @@ def sum_of(minute: int, parts: Iterable[Minute]) -> Minute:
 
 
 class History:
-    """Reads and writes the history: the figures of each topic, a record a minute, for the last day.
+    """Reads and writes the history: the figures of each topic, one record per minute, for the last day.
 
     Examples:
         >>> client.record_history()  # in one process, until it ends
@@ -141,7 +141,7 @@ class History:
         There are up to `minutes` records, by default those of a day. A minute in which no process recorded is missing.
 
         Raises:
-            InvalidValueError: `topic` is not a topic's name, or `minutes` is not a whole number of 1 or more.
+            InvalidValueError: `topic` is not a valid topic name, or `minutes` is not a whole number of 1 or more.
         """
         check_whole("minutes", minutes, MAX_SCORE)
         if topic is not None:

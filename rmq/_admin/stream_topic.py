@@ -115,7 +115,7 @@ class StreamTopic(StreamView):
 
         Raises:
             InvalidValueError: An id is invalid, or exists in several slots, since ids are unique within a slot only;
-                or the topic does not have the slot. Nothing was deleted.
+                the topic does not have the slot; or `actor` is empty or too long. Nothing was deleted.
 
         Guarantee: atomic per call of up to 1,000 ids on a slot; safe to repeat. A group that has a deleted entry
             pending acks it and counts it as lost.
@@ -161,7 +161,7 @@ class StreamTopic(StreamView):
             retention: Retention for this call; that of the topic by default.
 
         Raises:
-            InvalidValueError: `retention` is not a `Retention`.
+            InvalidValueError: `retention` is not a `Retention`, or `actor` is empty or too long.
 
         Guarantee: atomic per call of up to 10,000 entries of a slot.
         """
@@ -207,7 +207,7 @@ class StreamTopic(StreamView):
             actor: Name for the audit log.
 
         Raises:
-            InvalidValueError: The topic does not have the group, or `start` is invalid.
+            InvalidValueError: The topic does not have the group, `start` is invalid, or `actor` is empty or too long.
             RmqError: The group belongs to a Spark query, whose checkpoint has its position.
 
         Guarantee: atomic per slot. A repeat moves the group again: entries that it has read since are read again, and

@@ -94,7 +94,7 @@ class Observer:
         """Called after a handler that raised no error, before its messages are acked."""
 
     def failed_handler(self, deliveries: Sequence[Delivery], error: BaseException) -> Hook:
-        """Called after a handler that raised an error. It may settle deliveries; those left open are retried."""
+        """Called after a handler that raised an error. The hook may settle deliveries; the others are retried."""
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
         """Called when outcomes have reached Redis. `Delivery.lost` is true if the lease was lost before."""

@@ -197,7 +197,7 @@ def listener_decorator(
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """The options of a handler that is only a schedule. `Schedule` and `RmqClient.listener` explain each option.
+    """The options of a handler that runs on a schedule. `Schedule` and `RmqClient.listener` explain each option.
 
     Examples:
         >>> nightly: ScheduleOptions = {"cron": "30 2 * * *", "tz": "Europe/Berlin"}
@@ -270,8 +270,8 @@ def scheduled(name: str, **options: Unpack[ScheduleOptions]) -> Callable[[Handle
 
     Args:
         name: Name of the schedule and of the topic: 1 to 128 characters of `A-Z a-z 0-9 . _ -`.
-        options: `cron` or `every`, `tz`, `catch_up`, `start`, `until` and `version`, as for `Schedule`; `timeout` as for
-            `RmqClient.listener`.
+        options: `cron` or `every`, `tz`, `catch_up`, `start`, `until` and `version`, as for `Schedule`; `timeout` as
+            for `RmqClient.listener`.
 
     Returns:
         A decorator that returns the function unchanged.
