@@ -52,7 +52,7 @@ def adopt(connections: Connections, topic: Topic, from_ensemble: str | None, to_
     others = sorted(stored.keys() - {from_ensemble, to_ensemble, ""})
     if others:
         raise EnsembleMismatchError(
-            f"topic {topic.name} also has slots of ensemble {', '.join(others)}, not only of {from_ensemble}; "
+            f"topic {topic.name} has slots of ensembles other than {from_ensemble}: {', '.join(others)}; "
             "nothing was moved",
             topic=topic.name,
         )

@@ -61,7 +61,7 @@ class TopicDeletion:
 
     def __init__(self, connections: Connections, known: KnownTopics, name: str, actor: str | None) -> None:
         if name == RECURRING_TOPIC:
-            raise InvalidValueError(f"topic {name} cannot be deleted; `rmq schedules remove NAME` removes a schedule")
+            raise InvalidValueError(f"topic {name} cannot be deleted: it has all schedules; see `rmq schedules remove`")
         self._connections, self._known, self._name, self._actor = connections, known, name, actor
 
     def run(self, schedules: tuple[str, ...], *, force: bool, forget: bool) -> DeletedTopic:
@@ -165,7 +165,7 @@ class TopicDeletion:
         return entries.length + sum(group.dead for group in groups)
 
     def _contended(self) -> RmqError:
-        return RmqError(f"topic {self._name} was not deleted: other clients changed it during each attempt; try again")
+        return RmqError(f"deleting topic {self._name} failed: other clients changed it during each attempt; try again")
 
     def _in_use(self, used: list[str]) -> TopicInUseError:
         return TopicInUseError(

@@ -214,7 +214,7 @@ class StreamTopic(StreamView):
             with `"new"` entries sent since are skipped.
         """
         if isinstance(start, str) and start not in ("new", "all") and not is_id(start):
-            raise InvalidValueError(f"start is {start!r}; it must be 'new', 'all', an entry's id or a time")
+            raise InvalidValueError(f"start is {start!r}; it must be 'new', 'all', an id, epoch ms or aware datetime")
         place = start if isinstance(start, str) else position(start, "start")
         if checked_group(group) not in self.stats().groups:
             raise InvalidValueError(f"topic {self.topic.name} has no group {group}", topic=self.topic.name)
@@ -241,8 +241,8 @@ class StreamTopic(StreamView):
         busy = [consumer.name for consumer in self.consumers(group) if not consumer.gone and consumer.pending]
         if busy and not force:
             raise RmqError(
-                f"group {group} of topic {self.topic.name} has active consumers: {', '.join(busy[:3])}; stop them, or "
-                "remove the group with force (--force)",
+                f"active consumers of group {group} of topic {self.topic.name} have pending entries: "
+                f"{', '.join(busy[:3])}; stop them, or remove the group with force (--force)",
                 topic=self.topic.name,
             )
         with Audit(self._connections, self.topic, actor).step("remove group", f"group {group}") as note:

@@ -67,7 +67,7 @@ class Webhook:
             raise InvalidValueError("the webhook URL must begin with http:// or https:// and have a host")
         if not _ADDRESS.fullmatch(url):  # the error of `http.client` would contain it
             raise InvalidValueError(
-                "the webhook URL has a space or a character that is not ASCII; percent-encode it, as in %20"
+                "the webhook URL has a space or a character that is not printable ASCII; percent-encode it, as in %20"
             )
         if "@" in parts.netloc:  # `http.client` would treat them as part of the host
             raise InvalidValueError(
@@ -127,7 +127,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name):
             raise InvalidValueError(
-                "a webhook header has an invalid name; it must consist of letters, digits and hyphens"
+                "a webhook header has an invalid name; it must consist of letters, digits and !#$%&'*+-.^_`|~"
             )
         if not _HEADER_VALUE.fullmatch(value):
             raise InvalidValueError(f"the value of webhook header {name} must be ISO 8859-1 without control characters")

@@ -78,7 +78,7 @@ class Audit:
 
     def __init__(self, connections: Connections, topic: Topic, actor: str | None) -> None:
         if actor is not None and not _is_actor(actor):
-            raise InvalidValueError(f"actor is {actor!r:.300}; it must have 1 to {_MOST_CHARACTERS} characters")
+            raise InvalidValueError(f"actor is {actor!r:.300}; it must be text of 1 to {_MOST_CHARACTERS} characters")
         self.connections = connections
         self.topic = topic
         self.actor = actor or default_actor()
@@ -112,7 +112,7 @@ class Audit:
                 self._write(action, detail, outcome)
             except RmqError as error:
                 log.warning(
-                    "topic %s: the result of '%s' was not written to the audit log: %s", self.topic.name, action, error
+                    "topic %s: the result of '%s' may be missing from the audit log: %s", self.topic.name, action, error
                 )
 
     def _write(self, action: str, detail: str, outcome: str) -> None:

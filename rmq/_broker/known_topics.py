@@ -108,11 +108,11 @@ class KnownTopics(Registry):
             self._warn(
                 known.name,
                 f"{error}. This process continues with the definition with which it started. Processes with different "
-                "definitions do not see each other's messages: stop those with one of the two definitions",
+                "definitions may miss or misread each other's messages: stop those with one of the two definitions",
             )
         except RmqError as error:  # another look comes
             log.warning(
-                "topic %s is missing from the registry, and could not be registered again: %s", known.name, error
+                "topic %s was missing from the registry, and registering it again failed: %s", known.name, error
             )
 
     def _warn(self, what: str, text: str, pause_s: float = WARN_EVERY_S) -> None:

@@ -121,7 +121,7 @@ def read_definition(name: str | bytes, found: bytes | int) -> Stored:
     plain = name.decode(errors="replace") if isinstance(name, bytes) else name
     try:
         if not is_name(plain):
-            raise UnreadableDocumentError(f"{what} cannot be read: its name is not a valid topic name")
+            raise UnreadableDocumentError(f"{what} cannot be read: its name must be 1 to 128 characters A-Za-z0-9._-")
         if isinstance(found, int):
             raise UnreadableDocumentError(
                 f"{what} cannot be read: it has {found} bytes; the maximum is {MAX_DEFINITION_BYTES}"
@@ -408,9 +408,9 @@ class Registry:
             )
         if any(each.fixed for each in differences(was, topic)):
             raise TopicMismatchError(
-                f"topic {name} was deleted at {deletion} as {was.type.name} with {was.slots} slots; messages of "
-                "programs that still use that definition would be misread. Once all such programs have ended, "
-                f"`rmq topics delete {name} --forget` frees the name for another definition",
+                f"topic {name} was deleted at {deletion} as {was.type.name} with {was.slots} slots; with another type, "
+                "merge, ties, max_priority or slots, messages of programs with that definition would be misread. Once "
+                f"all these have ended, `rmq topics delete {name} --forget` frees the name for another definition",
                 topic=name,
             )
         fields = {**topic.to_fields(), TOMBSTONES: deletion.id}
@@ -458,7 +458,7 @@ def check_same(registered: Topic, topic: Topic) -> None:
     if not same_merging(registered.merge, topic.merge):
         raise TopicMismatchError(
             f"topic {topic.name} is registered with merge={registered.merge!r}, not with {topic.merge!r}; only "
-            "its windows and bounds may differ",
+            "its window, max_count (except PER_MESSAGE), and max_items, max_bytes and when_full of Collect may differ",
             topic=topic.name,
         )
 
@@ -493,7 +493,7 @@ def _refusals_named(name: str | None = None) -> Generator[None]:
         raise unconfirmed from error
     except MemoryFullError as error:
         raise MemoryFullError(
-            f"Redis is at its maxmemory and did not register topic {name}; consume messages, or raise maxmemory",
+            f"Redis is at its maxmemory and did not define or change topic {name}; consume messages or raise maxmemory",
             topic=name,
         ) from error
     except (ReplyLostError, ScriptFailedError) as error:

@@ -404,7 +404,7 @@ class Fetcher:
             for claim, rows in result.unconfirmed:
                 claim.end(rows)
             log.warning(
-                "topic %s: the reply to the outcomes of %d deliveries was lost; those not recorded come again",
+                "topic %s: the reply to the outcomes of %d deliveries was lost; messages not settled are redelivered",
                 self._topic.name,
                 size_of(result.unconfirmed),
             )

@@ -177,7 +177,7 @@ class LeaseKeeper(Background):
             try:
                 self.renew()
             except Exception:  # whatever it is, the next round comes
-                log.exception("leases were not renewed")
+                log.exception("renewing leases failed; trying again")
 
     def stop(self, outlasting: Sequence[LeaseHolder] = ()) -> None:
         """Stop renewing leases, but for the given listeners only once their threads have ended. Does not wait."""
@@ -204,7 +204,7 @@ class LeaseKeeper(Background):
         for topic, group in groupby(new, key=itemgetter(0)):
             places = list(group)
             slots = ", ".join(str(slot) for _, slot in places)
-            log.warning("leases in slots %s of topic %s were not renewed: %s", slots, topic, self._failed[places[0]])
+            log.warning("renewing leases in slots %s of topic %s failed: %s", slots, topic, self._failed[places[0]])
 
     def _pause_s(self) -> float:
         """Return the pause in seconds; shorter after a failure, as the server may answer before leases expire."""

@@ -161,7 +161,7 @@ class Prefetch(Buffer):
             self._consumer.ack(taken)
         except RedisUnavailableError as error:  # acked or not: at worst they are delivered once more
             log.warning(
-                "topic %s: taken values may be redelivered, since their acks failed: %s",
+                "topic %s: values taken from the queue may be redelivered, since their acks failed: %s",
                 self._consumer.topic.name,
                 error,
             )
@@ -198,4 +198,4 @@ class Prefetch(Buffer):
                 self._taken.clear()
         except Exception as error:
             name = self._consumer.topic.name
-            log.warning("topic %s: prefetched messages are redelivered when their leases expire: %s", name, error)
+            log.warning("topic %s: messages of the queue may be redelivered when their leases expire: %s", name, error)

@@ -131,7 +131,7 @@ class PassedOver:
         self._told[name] = reason
         self._log.warning("ignored: %s", reason)
         if len(self._told) == MOST_TOLD:
-            self._log.warning("%d documents are ignored; further ones are not logged", MOST_TOLD)
+            self._log.warning("%d unreadable documents in Redis are ignored; further ones are not logged", MOST_TOLD)
 
 
 def passes_over(error: BaseException) -> bool:

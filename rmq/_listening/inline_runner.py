@@ -68,7 +68,7 @@ class InlineRunner(Consumer[Any]):
         while settled:  # a call may settle fewer
             round_ = self._claims.claim(0, settled)
             if round_.unconfirmed or not round_.settled:
-                raise RedisUnavailableError(f"could not store outcomes of topic {self.topic.name} in Redis")
+                raise RedisUnavailableError(f"Redis did not confirm all outcomes of topic {self.topic.name}")
             settled = round_.unsent
             for delivery in round_.lost:
                 if listener.on_lost is not None:

@@ -131,7 +131,7 @@ class Listener:
                 f"a listener takes a Topic, not {self.topic!r:.100}; write @client.listener(TOPIC) above a handler"
             )
         if not is_number(self.weight) or not 0 < self.weight < float("inf"):
-            raise InvalidValueError(f"weight is {brief(self.weight)}; it must be finite and more than 0")
+            raise InvalidValueError(f"weight is {brief(self.weight)}; it must be a finite number above 0")
         check_flag("columns", self.columns)
         if self.adaptive is not None and not isinstance(self.adaptive, Adaptive):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(f"adaptive is {self.adaptive!r}; it must be an rmq.Adaptive, or None")
@@ -177,8 +177,8 @@ def check_shared(added: Sequence[Listener], *listeners: Listener) -> None:
             what = f"topic {listener.topic.name}" + ("" if listener.group is None else f", group {listener.group}")
             raise InvalidValueError(
                 f"this client has two listeners of {what}: {name_of(other.handler)} and {name_of(listener.handler)}. "
-                "Each message would go to one of them, at random. Use one handler, raise threads= to run more of it in "
-                "parallel, or set shared=True on both",
+                "Each message would go to one of them, at random. Use one handler, raise threads= for more calls of it "
+                "in parallel, or set shared=True on both",
                 topic=listener.topic.name,
             )
 
@@ -336,7 +336,7 @@ def _mark(made: Listener) -> None:
     try:
         setattr(made.handler, MARK, (*_marked(made.handler), made))
     except AttributeError:
-        raise InvalidValueError(f"{made.handler!r} cannot be marked as a listener; wrap it in a function") from None
+        raise InvalidValueError(f"{made.handler!r} takes no attribute for a listener; wrap it in a function") from None
 
 
 def modules(package: str | ModuleType) -> Iterator[ModuleType]:

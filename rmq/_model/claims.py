@@ -356,7 +356,7 @@ class DeliveryColumns(ColumnFacts):
         places = self._all_places()
         for row in dict.fromkeys(rows):
             if type(row) is not int or not 0 <= row < len(places):
-                raise InvalidValueError(f"row is {row!r}; it must be a whole number from 0 on, below {len(places)}")
+                raise InvalidValueError(f"row is {row!r}; it must be a whole number of 0 or more, below {len(places)}")
             claim, own = places[row]
             chosen[claim].append(own)
         return [Selection(claim, own) for claim, own in chosen.items()]

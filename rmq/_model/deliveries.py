@@ -194,7 +194,7 @@ class DeliveryFacts(Generic[PayloadT]):
             InvalidValueError: The topic has no payload class, or collects items: use `payloads`.
         """
         if self.topic.collects:
-            raise InvalidValueError(f"topic {self.topic.name} collects items; use payloads", topic=self.topic.name)
+            raise InvalidValueError(f"topic {self.topic.name} collects items; use `payloads`", topic=self.topic.name)
         return self._payload()
 
     @property

@@ -379,7 +379,7 @@ class Merge:
                 raise InvalidValueError(f"max_count=PER_MESSAGE needs reduce=Collect(unique=True), not {self.reduce!r}")
             if isinstance(self.window, Leading):
                 raise InvalidValueError(
-                    f"max_count=PER_MESSAGE waits for parts and cannot be used with {self.window!r}, which does not"
+                    f"window of Merge is {self.window!r}; with max_count=PER_MESSAGE it must be Fixed, Sliding or None"
                 )
         elif self.max_count is not None:
             check_whole("max_count of Merge", self.max_count, MAX_COUNT, ", or PER_MESSAGE")

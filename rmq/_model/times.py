@@ -169,7 +169,7 @@ def seconds(value: float | timedelta, name: str) -> float:
     if isinstance(value, timedelta):
         value = timedelta.total_seconds(value)
     if not isinstance(value, Real) or isinstance(value, bool) or not value >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidValueError(f"{name} is {value!r}; it must be 0 or more seconds")
+        raise InvalidValueError(f"{name} is {value!r}; it must be 0 or more seconds, or a timedelta")
     return float(min(value, MAX_DURATION_MS / 1000))
 
 

@@ -205,5 +205,5 @@ def _readable(rows: Iterable[tuple[bytes, bytes, bytes]], now_ms: int) -> Iterat
             _passed_over.tell(worker, error)
         except (OverflowError, ValueError):
             _passed_over.tell(
-                worker, UnreadableDocumentError(f"worker {worker} was seen at {shown(seen)}, which is not a time")
+                worker, UnreadableDocumentError(f"the report of worker {worker} has an invalid time: {shown(seen)}")
             )

@@ -201,7 +201,7 @@ def test_what_was_done_stays_done_where_the_audit_takes_no_last_line(
         redis_client.set(audit, "foreign")
 
     assert client.dead(topic).purge(progress=break_it) == 1
-    assert f"topic {topic.name}: the result of 'purge dead' was not written to the audit log" in caplog.text
+    assert f"topic {topic.name}: the result of 'purge dead' may be missing from the audit log" in caplog.text
     redis_client.delete(audit)
 
 

@@ -48,9 +48,9 @@ def test_another_way_of_merging_is_refused(
 ) -> None:
     topic = make_topic(TopicType.RANGE_MERGE, merge=merge)
     client.producer(topic)
-    with pytest.raises(TopicMismatchError, match=r"is registered with merge=.*; only its windows and bounds"):
+    with pytest.raises(TopicMismatchError, match=r"is registered with merge=.*; only its window, max_count \(except"):
         client.consumer(Topic(topic.name, topic.type, merge=other))
-    with pytest.raises(TopicMismatchError, match=r"is registered with merge=.*; only its windows and bounds"):
+    with pytest.raises(TopicMismatchError, match=r"is registered with merge=.*; only its window, max_count \(except"):
         client.change_topic(Topic(topic.name, topic.type, merge=other))
     assert client.topic(topic.name) == topic
 

@@ -583,7 +583,7 @@ def test_memory_full_refuses_sends_clearly_and_lets_consumers_drain(
         producer.send_many(messages(700, "many"))
     assert (caught.value.stored, len(caught.value.not_stored), caught.value.unknown) == (0, 700, ())
     with side.client(server.url) as late:
-        with pytest.raises(MemoryFullError, match="did not register topic new"):
+        with pytest.raises(MemoryFullError, match="did not define or change topic new"):
             late.consumer(Topic("new", TopicType.PRIORITY))
         assert late.change_topic(topic.changed(max_retries=17)).max_retries == 17
         found: list[str] = []

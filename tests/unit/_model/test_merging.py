@@ -186,7 +186,7 @@ def test_the_time_range_of_messages_that_name_none(window: Any, range_ms: int | 
         ),
         (
             lambda: anything.Merge(Collect(unique=True), Leading("5ms"), PER_MESSAGE),
-            "max_count=PER_MESSAGE waits for parts and cannot be used with L",
+            "; with max_count=PER_MESSAGE it must be Fixed, Sliding or None",
         ),
     ],
 )
