@@ -410,7 +410,7 @@ class Registry:
             raise TopicMismatchError(
                 f"topic {name} was deleted at {deletion} as {was.type.name} with {was.slots} slots; with another type, "
                 "merge, ties, max_priority or slots, messages of programs with that definition would be misread. Once "
-                f"all these have ended, `rmq topics delete {name} --forget` frees the name for another definition",
+                f"such programs have ended, `rmq topics delete {name} --forget` frees the name for another definition",
                 topic=name,
             )
         fields = {**topic.to_fields(), TOMBSTONES: deletion.id}

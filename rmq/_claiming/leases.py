@@ -306,7 +306,7 @@ class LeaseLostNotifier:
                 self._runtime.job(self._run, "rmq-lost").start()
             except RuntimeError as error:  # no thread can be started; the next loss tries again
                 self._runs = False
-                log.warning("on_lost of a listener on topic %s was not called: %s", delivery.topic.name, error)
+                log.warning("on_lost of a listener on topic %s could not be called yet: %s", delivery.topic.name, error)
 
     def _run(self) -> None:
         while True:
