@@ -170,7 +170,7 @@ def new_merge(topic_type: TopicType, kind: MergeKind, bounds: MergeBounds) -> Me
         count = PER_MESSAGE
     reducer = _reducer(kind, bounds)
     if count is PER_MESSAGE and not (isinstance(reducer, Collect) and reducer.unique):
-        raise InvalidValueError(f"{_typed(count)}, which requires --merge join, not --merge {kind.merge}")
+        raise InvalidValueError(f"{_typed(count)}, which requires --merge join, or collect with --collect-unique")
     window = None if bounds.window is None else bounds.window[0]
     _check_waits(count, window, "--merge is join")
     return Merge(
@@ -205,7 +205,7 @@ def _reducer(kind: MergeKind, bounds: MergeBounds) -> Any:
         return Collect(**bounds.of_collect(), unique=kind.collect_unique or name == JOIN)
     wrong = [each for each in bounds.given() if each.startswith("--collect")]
     if wrong or kind.collect_unique:
-        raise InvalidValueError(f"{[*wrong, '--collect-unique'][0]} requires --merge collect, not --merge {name}")
+        raise InvalidValueError(f"{[*wrong, '--collect-unique'][0]} requires --merge collect or join, not {name}")
     return REDUCERS[name]()
 
 

@@ -60,7 +60,7 @@ def parse_rate(text: str, name: str) -> float:
     match = _RATE.fullmatch(text)
     rate = float(match[1]) / _PER_S[match[2] or "s"] if match else 0.0
     if not rate > 0:
-        raise InvalidValueError(f"{name} is {text!r}; it must be a rate above 0 such as 500/s, 30/m or 1000/h")
+        raise InvalidValueError(f"{name} is {text!r}; it must be a rate above 0 and below 10^9 such as 500/s or 30/m")
     return rate
 
 
@@ -117,7 +117,7 @@ def parse_count_or_none(text: str, name: str) -> int | None:
     if text.lower() == "none":
         return None
     if not re.fullmatch(r"\d{1,16}", text, re.ASCII):
-        raise InvalidValueError(f"{name} is {text!r}; it must be a whole number, or none for no limit")
+        raise InvalidValueError(f"{name} is {text!r}; it must be a whole number of up to 16 digits, or none")
     return int(text)
 
 

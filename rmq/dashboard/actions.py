@@ -315,7 +315,7 @@ def _of(form: Form) -> str:
 def _filter(form: Form) -> DeadFilter:
     """Return the filter for dead messages; raise for patterns that the list on the page interprets differently."""
     if any(part in form.get("pattern", "") for part in ("\\", "[^", "[!")):
-        raise InvalidValueError("this action supports the wildcards *, ? and [...] only, without [^, [! or a backslash")
+        raise InvalidValueError("the pattern of this action may contain *, ? and [...], but not [^, [! or a backslash")
     return DeadFilter(matching=form.get("pattern") or None, error_type=form.get("error") or None)
 
 

@@ -300,7 +300,7 @@ class Views:
             for message in page.messages:
                 if digest(message.content) == query["sha256"]:
                     return message.content
-        raise InvalidValueError(f"the message is no longer in {place}; search for it again")
+        raise InvalidValueError(f"the message was not found in {place}; search for it again")
 
     def dead(self, request: Request) -> Response:
         """Show dead letters with their errors, and the actions on them."""

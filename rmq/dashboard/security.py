@@ -126,7 +126,7 @@ class Attempts:
         self._wrong[network] = began_s, number + 1
         if number + 1 == MOST_WRONG:
             log.warning(
-                "%d failed logins from %s within %.0f s; blocking it for the rest of that time",
+                "%d failed logins from %s within %.0f s; all logins from there are refused for the rest of this time",
                 MOST_WRONG,
                 network,
                 WRONG_S,

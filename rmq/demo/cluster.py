@@ -50,7 +50,7 @@ def main() -> None:
                 result = producer.send_many(RangeMergeMessage(f"item:{item}", WINDOW) for item in items)
                 log.info("%d changes: %d new, %d merged", CHANGES_PER_ROUND, result.new, result.merged)
             except RmqError as error:
-                log.warning("%s", error)
+                log.warning("sending changes failed: %s", error)
 
 
 if __name__ == "__main__":

@@ -351,7 +351,7 @@ def to_arrow(schema: StructType, topic: Topic, slot: int, queue: str, page: Page
 def _of_queue(topic: Topic, queue: str, scores: Sequence[int]) -> dict[str, Sequence[Any]]:
     place = PLACES[queue]
     if place == "dead":
-        raise AssertionError("internal error: dead messages are converted by _of_dead")
+        raise AssertionError("internal error: this conversion is not for dead messages")
     dues, lefts = zip(*(meaning_of(topic, place, score) for score in scores), strict=True)
     return {
         "score": scores,

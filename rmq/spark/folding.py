@@ -125,14 +125,14 @@ def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str 
         return reduced(frame, topic, topic.merge, keys, order)
     if order is None and "body" in columns:
         raise InvalidValueError(
-            f"merging for {kind.name} topics needs order_by: it keeps the newest body, and a frame's rows have no order"
+            f"merging for {kind.name} topics needs order_by: the newest body is kept, and a frame's rows have no order"
         )
     whole_row = F.struct(*map(column_of, columns))
     if kind is TopicType.RANGE_MERGE:
         chosen = F.min_by(whole_row, _earliest(frame, order))
     elif order is None:
         raise InvalidValueError(
-            f"merging for {kind.name} topics needs order_by: it keeps the last row, and a frame's rows have no order"
+            f"merging for {kind.name} topics needs order_by: the last row is kept, and a frame's rows have no order"
         )
     else:
         chosen = F.max_by(whole_row, F.struct(order))  # a struct is never null, so no row is ignored

@@ -161,7 +161,7 @@ def hosts(text: str, name: str) -> str:
 def chroot(text: str, name: str) -> str:
     """Return a path in ZooKeeper."""
     if not is_chroot(text):
-        raise _wrong(name, text, "it must be a path such as /rmq")
+        raise _wrong(name, text, "it must be a path such as /rmq: names of A-Z a-z 0-9 . _ -, each after a slash")
     return text
 
 
@@ -243,7 +243,7 @@ def topics(text: str, name: str) -> tuple[str, ...]:
     """Return names of topics, separated by commas."""
     names = tuple(each.strip() for each in text.split(","))
     if len(set(names)) < len(names) or not all(map(is_name, names)):
-        raise _wrong(name, text, "it must be a list of topic names separated by commas, without duplicates")
+        raise _wrong(name, text, "it must be a list of topic names (A-Z a-z 0-9 . _ -) and commas, without duplicates")
     return names
 
 
@@ -266,5 +266,5 @@ def size_bytes(text: str, name: str) -> int:
     found = re.fullmatch("([0-9]{1,15})([kmg]?)b?", text.lower())
     number = int(found[1]) * 1_024 ** " kmg".index(found[2] or " ") if found else 0
     if not 1 <= number <= MOST_BYTES:
-        raise _wrong(name, text, "it must be a number of bytes such as 64m, up to 1024g")
+        raise _wrong(name, text, "it must be a number of bytes such as 64m, from 1 to 1024g")
     return number

@@ -200,7 +200,7 @@ def check_schema(queue: str, schema: StructType) -> None:
             usual = ", ".join(columns_of(queue, None).names)
             near = difflib.get_close_matches(field.name.lower(), known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise InvalidValueError(f"a read of queue {queue} has no column {name}; its columns are {usual}{hint}")
+            raise InvalidValueError(f"a read of queue {queue} has no column {name}; its usual columns: {usual}{hint}")
         alike = any(isinstance(kind, pair) and isinstance(field.dataType, pair) for pair in _ALIKE)
         if not alike and not _same(kind, field.dataType):
             raise InvalidValueError(

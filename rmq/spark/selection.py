@@ -210,7 +210,7 @@ def check_room(topic: Topic, number: int) -> None:
 
 def _check_number(number: int) -> None:
     if number > MOST_TOPICS:
-        raise InvalidValueError(f"{number} topics are named; a read can have at most {MOST_TOPICS}: split the read")
+        raise InvalidValueError(f"the read selects {number} topics; the maximum is {MOST_TOPICS}: split the read")
 
 
 def fits(options: Options, name: str) -> bool:

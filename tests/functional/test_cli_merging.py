@@ -133,7 +133,7 @@ def test_a_stream_is_created_with_its_bounds(cli: Cli, client: RmqClient, topic_
         (("--merge", "join", "--window", "leading 1m"), "--window is leading, but --merge is join, which waits"),
         (("--merge", "sum", "--max-count", "per-message"), "--max-count is per-message, which requires --merge join"),
         (("--merge", "join", "--max-count", "5"), "--max-count is 5; with --merge join it must be"),
-        (("--merge", "sum", "--collect-max-items", "5"), "--collect-max-items requires --merge collect, not --merge s"),
+        (("--merge", "sum", "--collect-max-items", "5"), "--collect-max-items requires --merge collect or join, not"),
         (("--merge", "sum", "--collect-unique"), "--collect-unique requires --merge collect"),
         (("--merge", "collect", "--collect-max-items", "0"), "--collect-max-items is '0'; it must be a whole"),
         (("--merge", "collect", "--collect-max-bytes", "5k"), "--collect-max-bytes is '5k'; it must be a whole number"),

@@ -231,5 +231,5 @@ def test_a_second_run_is_told_that_one_is_at_work(spark_client: RmqClient, log: 
             archive()
         turn.check()
     assert archive().archived == OLD
-    with pytest.raises(DriverReplacedError, match="was started while this run was paused"):
+    with pytest.raises(DriverReplacedError, match="this run no longer has the lock: another run was started"):
         turn.check()

@@ -154,8 +154,8 @@ def check_values(topic: Topic, again: Again, fixed_time_ms: int | None) -> None:
         raise InvalidValueError(f"due_in_ms is for RANGE_MERGE topics; topic {topic.name} is {topic.type.name}")
     if (fixed_time_ms is not None) != (topic.type is TopicType.FIXED_TIME):
         raise InvalidValueError(
-            f"topic {topic.name} is {topic.type.name}: fixed_time_ms, the time when all messages of an "
-            "archive become due, is needed on a FIXED_TIME topic and not allowed on others"
+            f"topic {topic.name} is {topic.type.name}: {'set' if fixed_time_ms is None else 'remove'} fixed_time_ms, "
+            "the time when all messages of an archive become due on a FIXED_TIME topic"
         )
 
 

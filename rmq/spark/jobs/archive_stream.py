@@ -432,7 +432,7 @@ class Turn:
             DriverReplacedError: Another run has the lock, for example after a pause longer than its lifetime.
         """
         if self._ask(HOLD_MS, keep=True).holder != self._holder:
-            raise self._at_work("another run was started while this run was paused")
+            raise self._at_work("this run no longer has the lock: another run was started, or Redis lost the lock")
 
     def _take(self, say: Say) -> None:
         before: Lock | None = None

@@ -29,7 +29,7 @@ def open_folder(folder: str) -> tuple[Any, str]:
     except (pa.ArrowException, OSError) as error:
         raise InvalidValueError(
             f"badRowsPath is {quoted(folder)}; it must be an absolute path, or a URI that pyarrow supports "
-            f"(file, s3, gs, hdfs, abfs): {str(error).splitlines()[0]:.100}"
+            f"(file, s3, gs, hdfs, abfs) and can reach: {str(error).splitlines()[0]:.100}"
         ) from None
     if a_file:
         raise InvalidValueError(f"badRowsPath is {quoted(folder)}, which is a file; it must be a folder, or not exist")

@@ -236,8 +236,8 @@ def _check_columns(types: dict[str, DataType], wanted: Types, topic: Topic) -> N
         if name in wanted:
             check_type(name, kind, wanted[name], _rules(topic))
         elif name not in of_reads(types):
-            rules = f"{_rules(topic)}; it takes {', '.join(wanted)}"
-            raise InvalidValueError(f"column {quoted(name)} is not a column of {rules}; rename or drop it")
+            rules = f"{_rules(topic)}; the topic takes {', '.join(wanted)}"
+            raise InvalidValueError(f"column {quoted(name)} is not a column of {rules}; rename or drop the column")
     if "fields" in wanted and "fields" in types and ("content" in types or "body" in types):
         raise InvalidValueError("a stream entry with fields has no content or body: drop these columns, or fields")
 
@@ -302,7 +302,7 @@ def check_routed(schema: StructType, options: Options) -> None:
             raise InvalidValueError(f"column {quoted(name)} is not a column of any topic; rename or drop it")
     if "content" not in names and "fields" not in names:
         raise InvalidValueError(
-            f"column content is missing for rows that name their topics; the frame has topic, {', '.join(names)}"
+            f"rows that name topics need column content, or fields for STREAM; the frame has topic, {', '.join(names)}"
         )
     if options.trust_slot and not {"slot", "content"} <= {*names}:
         raise InvalidValueError("trustSlot needs columns slot and content")

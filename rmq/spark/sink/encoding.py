@@ -122,8 +122,8 @@ def _slots(layout: Layout, batch: Any, keys: list[Any], bad: dict[int, str]) -> 
     for index, (given, slot) in enumerate(zip(found, computed, strict=True)):
         if given != slot and index not in bad:
             raise InvalidValueError(
-                f"slot is {given}, but RMQ computes {slot} from the row's slot_basis, or content without one, "
-                f"{keys[index]!r:.80}; compute column slot with rmq.spark.with_slot(frame, {slots}), or drop it"
+                f"slot is {given}, but RMQ computes {slot} from {keys[index]!r:.80}, the row's slot_basis or, without "
+                f"one, its content; compute column slot with rmq.spark.with_slot(frame, {slots}), or drop the column"
             )
     return found
 

@@ -133,8 +133,8 @@ def _by_slot(topic: Topic, batch: Any) -> dict[int, list[tuple[bytes, int]]]:
     for row in zip(content, slot, died_us, topics, strict=True):
         if None in row or not 0 <= row[1] < topic.slots or row[3] != topic.name:
             raise InvalidMessageError(
-                f"row (content, slot, died in us, topic) {row!r:.400} is not a dead message of topic "
-                f"{topic.name}, whose slots are 0 to {topic.slots - 1}",
+                f"row (content, slot, died in us, topic) is {row!r:.400}; it must have no null, topic "
+                f"{topic.name}, and a slot from 0 to {topic.slots - 1}",
                 topic=topic.name,
             )
         found.setdefault(row[1], []).append((row[0], row[2] // 1_000))

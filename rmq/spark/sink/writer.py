@@ -289,7 +289,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
                     self._forget_soon(connections, marked)
         except RmqError as error:  # the write has succeeded; its marks tell the same, and go by themselves, later
             log.warning(
-                "%s: the marks of a finished write were not updated; they expire by themselves: %s", self.where, error
+                "%s: the write succeeded, but the marks of its rows in Redis were not updated: %s", self.where, error
             )
 
     def _note_done(self, connections: Connections, marked: dict[str, frozenset[int]]) -> None:

@@ -39,7 +39,7 @@ def parsed(offset: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], T], w
     """
     try:
         if offset["v"] != VERSION:
-            raise ValueError(f"its version is {offset['v']}, not {VERSION}")
+            raise ValueError(f"the version is {offset['v']}, not {VERSION}")
         return parse(offset)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidValueError(
@@ -86,7 +86,7 @@ class Batch:
             wary, topic = bool(offset.get("wary")), offset.get("topic")
             return cls(str(offset["qid"]), int(offset["seq"]), quotas, wary, None if topic is None else str(topic))
 
-        return parsed(offset, parse, "RMQ")
+        return parsed(offset, parse, "RMQ", "; use a new checkpoint")
 
     def next(self, quotas: Mapping[int, int], *, wary: bool = False) -> Batch:
         """Return the batch that follows this one."""
@@ -192,7 +192,7 @@ class LogBatch:
             query, topic, group = (str(offset[name]) for name in ("qid", "topic", "group"))
             return cls(query, topic, group, int(offset["seq"]), ends, reads, spans)
 
-        return parsed(offset, parse, "RMQ for a STREAM topic")
+        return parsed(offset, parse, "RMQ for a STREAM topic", "; use a new checkpoint")
 
     def next(
         self, before: Mapping[int, tuple[str, int]], ends: Mapping[int, str], spans: Mapping[int, Span]

@@ -70,7 +70,7 @@ class CommitReceiver:
             place = _place(query)
             if place is None:
                 raise OSError(
-                    f"no directory in {tempfile.gettempdir()} that only this user can access can hold a socket"
+                    f"it needs Unix sockets and this user's private directory {tempfile.gettempdir()}/rmq-spark-UID"
                 )
             _forget_ended(Path(place))
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -166,7 +166,7 @@ class QueryDriver(StreamDriver[Batch, QueryFigures]):
             try:
                 topic = queue_topic(connections, name, "internal error: LogStreamReader reads STREAM topics")
             except UnknownTopicError as error:
-                raise UnknownTopicError(f"{error} (a query needs a registered topic)", topic=name) from None
+                raise UnknownTopicError(f"{error}, but a streaming query does not", topic=name) from None
             undo.pop_all()
         super().__init__(options, topic, connections, Waiting(connections, topic), QueryFigures(topic))
         self._slots = QuerySlots(self._connections, self.topic)
@@ -241,8 +241,8 @@ class QueryDriver(StreamDriver[Batch, QueryFigures]):
                 raise unnamed(self.topic, error) from error
             if settled.lost:
                 log.warning(
-                    "batch %d of topic %s: the leases of %d messages expired while it was running; other workers "
-                    "received these messages, too",
+                    "batch %d of topic %s: the leases of %d messages expired before they were acked; other workers "
+                    "may have received these messages, too",
                     batch.seq,
                     self.topic.name,
                     settled.lost,
@@ -513,7 +513,7 @@ class QueryDriver(StreamDriver[Batch, QueryFigures]):
         if lost and self._warned < batch.seq:
             self._warned = batch.seq
             log.warning(
-                "batch %d of topic %s: other workers claimed %d messages whose leases had expired",
+                "batch %d of topic %s: %d leases expired before a renewal; other workers may receive the messages, too",
                 batch.seq,
                 self.topic.name,
                 lost,

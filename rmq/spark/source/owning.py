@@ -100,7 +100,7 @@ class OwnedSlots:
             if monotonic_s() >= until_s:
                 owned, waits = len(self.owned()), len(self._coordinator.awaited(self.place))
                 if owned or waits:
-                    log.warning("topic %s: this query owns %d slots and is waiting for %d", self.place, owned, waits)
+                    log.warning("topic %s: this query owns %d slots and waits for %d more", self.place, owned, waits)
                 else:
                     text = "topic %s: this query owns no slot: the topic has more workers than slots (%d)"
                     log.warning(text, self.place, self.topic.slots)

@@ -76,7 +76,7 @@ BOTH: Mistakes = {
         M("trustSlot is 'maybe'; it must be true or false", {"trustSlot": "maybe"}),
         M("trustSlot needs columns slot", {"trustSlot": True}),
         M(
-            "column 'item' is not a column of topic typed-image, .*; it takes content",
+            "column 'item' is not a column of topic typed-image, .*; the topic takes content",
             {},
             "item string, time_range long",
         ),
@@ -150,7 +150,7 @@ BOTH: Mistakes = {
         M("column topic is int; it must be string", {}, f"topic int, {TEXT}"),
         M("options type and slots need option topic", PLAIN, NAMED),
         M("column 'prioritty' is not a column of any topic", {}, f"{NAMED}, prioritty int"),
-        M("column content is missing for rows that name their topics", {}, "topic string, priority int"),
+        M("rows that name topics need column content, or fields", {}, "topic string, priority int"),
         M("column content is int; for rows that name their topics, it must be", {}, "topic string, content int"),
         M("column priority is string; for rows that name their topics", {}, f"{NAMED}, priority string"),
         M("trustSlot needs columns slot", {"trustSlot": True}, NAMED),

@@ -148,7 +148,7 @@ def test_save_takes_no_options_of_reads() -> None:
             "backlog",
             "contents",
             StringType(),
-            "a read of queue backlog has no column contents; its columns are topic, slot, content",
+            "a read of queue backlog has no column contents; its usual columns: topic, slot, content",
         ),
         ("backlog", "error_type", StringType(), "a read of queue backlog has no column error_type"),
         ("dead", "died", StringType(), "died of a read has type timestamp; it cannot be read as string"),
