@@ -295,7 +295,7 @@ class StreamTopic(TopicProxy[plain_stream.StreamTopic]):
 async def tail_all(
     streams: Iterable[StreamTopic], start: Position | None = None, timeout: float | timedelta | None = None
 ) -> AsyncIterator[StreamEntry]:
-    """Follow several stream topics: `async for entry in await tail_all(streams)`. See `rmq.tail_all`."""
+    """Follow several stream topics, as `rmq.tail_all`; await the call, and then iterate with `async for`."""
     views = list(streams)
     for view in views:
         if not isinstance(view, StreamTopic):  # pyright: ignore[reportUnnecessaryIsInstance]

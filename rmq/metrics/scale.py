@@ -75,7 +75,7 @@ def scale(client: RmqClient, topic: str, group: str | None = None) -> Scale:
             raise InvalidValueError(f"topic {topic} is {definition.type.name}; only STREAM topics have groups")
         return scale_of(client.inspect(definition).stats())
     if group is None:
-        raise InvalidValueError(f"topic {topic} is STREAM and needs a group: pass group=, or request {PATH}{topic}/GROUP")
+        raise InvalidValueError(f"topic {topic} is STREAM and needs a group: pass group=, or use {PATH}{topic}/GROUP")
     _, groups = client.stream(definition).with_groups()
     for stats in groups:
         if stats.group == group:

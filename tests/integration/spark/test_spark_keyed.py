@@ -207,9 +207,7 @@ def test_each_slot_that_spark_has_computed_is_checked(
     rows[25]["slot"] ^= 1
     schema = StructType([StructField(name, StringType() if name == "content" else LongType()) for name in rows[0]])
     given = parse_options({"url": redis_url, "topic": topic.name})
-    with pytest.raises(
-        InvalidValueError, match=r"but RMQ computes [0-3] from the row's slot_basis, .*b'c25'"
-    ):
+    with pytest.raises(InvalidValueError, match=r"but RMQ computes [0-3] from b'c25'"):
         BatchWriter(schema, given).write(batches(rows, 10))
 
 
