@@ -47,7 +47,7 @@ class _InSlot:
 
     @property
     def value(self) -> Any:
-        """Combined value of the sends: a number for `Max`, `Min`, `Sum`; items for `Collect` and joins; else the body."""
+        """Combined value of sends: a number for `Max`, `Min`, `Sum`; items for `Collect` and joins; else the body."""
         if self.number is not None:
             return self.number
         return self.items if self.item_count else cast("PeekedMessage", self).body  # all kinds have one

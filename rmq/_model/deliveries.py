@@ -106,11 +106,7 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def store_score(self) -> int:
-        """The message's score in the backlog before the claim.
-
-        It is the due time in epoch ms, or on PRIORITY topics a number made of the priority and the time of sending. For
-        a retry it is the number of retries left before this delivery.
-        """
+        """Score before the claim: due time in epoch ms, a number of priority and time of sending, or retries left."""
         return self.claim.rows.scores[self.row]
 
     @property
@@ -201,9 +197,7 @@ class DeliveryFacts(Generic[PayloadT]):
     def payloads(self) -> list[PayloadT]:
         """The payloads of a `Collect`, or of the parts of a join, in the order of sending; else the one payload.
 
-        Raises:
-            PayloadError: The body or an item cannot be decoded.
-            InvalidValueError: The topic has no payload class.
+        Raises `PayloadError` if an item cannot be decoded, and `InvalidValueError` without a payload class.
         """
         if not self.topic.collects:
             return [self.payload]
@@ -292,9 +286,7 @@ class DeliveryFacts(Generic[PayloadT]):
         return self.owner.fencing_token
 
     def still_owner(self) -> bool:
-        """Return whether the lease is held and, if slots have owners, the slot is still owned by this worker.
-
-        While this is True, no other worker can have the message.
+        """Return whether the lease is held, and the slot, if owned, is still ours: so no other worker has the message.
 
         Guarantee: valid by this machine's clock at the time of the call. If the process is paused right afterwards, the
         epoch fences its late ack; for other data stores, use `fencing_token`.
@@ -346,8 +338,7 @@ class Delivery(DeliveryFacts[PayloadT]):
         """Acknowledge: the message is done and leaves the queue.
 
         Returns:
-            False if the lease was lost before: nothing changed; the message is delivered again, or is dead if no retry
-            was left.
+            False if the lease was lost before: nothing changed; the message is delivered again, or dead.
             In a listener always True: it collects outcomes and sends them with its next call.
 
         Raises:

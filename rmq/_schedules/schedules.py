@@ -84,8 +84,8 @@ class Schedules:
             Otherwise `NEW` or `CHANGED`: the next due time is the first one from now on, by Redis' clock.
 
         Raises:
-            InvalidValueError: The value is not a `Schedule`; `cron` cannot be read, or the extra `rmq[cron]`, which it
-                needs, is not installed; or `priority` does not fit the type of the topic.
+            InvalidValueError: The value is not a `Schedule`; `cron` cannot be read, or its extra `rmq[cron]` is not
+                installed; or `priority` does not fit the type of the topic.
             InvalidMessageError: The topic does not take the messages.
             UnknownTopicError: The topic is given by name and is not registered.
             TopicMismatchError: The topic is registered with another type, number of slots or `merge`.
