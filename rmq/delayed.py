@@ -361,7 +361,7 @@ class DelayedQueue(Generic[ValueT]):
             error: The reason, which is stored with the value.
 
         Raises:
-            InvalidValueError: `delivery` was not claimed from this queue, or `error` is no exception or text.
+            InvalidValueError: `delivery` was not claimed from this queue, or `error` is neither an exception nor text.
         """
         self._check_claimed(delivery)
         if not isinstance(error, BaseException | str):  # pyright: ignore[reportUnnecessaryIsInstance]

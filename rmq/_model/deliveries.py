@@ -173,7 +173,7 @@ class DeliveryFacts(Generic[PayloadT]):
 
     @property
     def merged(self) -> int:
-        """Number of sends in this delivery, by `weight`; not counted, and so 1, without the topic's `merge`."""
+        """Number of sends that this delivery combines, by their `weight`; always 1 without the topic's `merge`."""
         return self._record.count
 
     @property

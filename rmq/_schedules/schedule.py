@@ -266,7 +266,7 @@ class Schedule:
                 return RangeMergeMessage(content, time_range_ms=window_ms, body=body)
 
     def put_at(self, now_ms: int) -> Schedule:
-        """Return a copy that records `now_ms`, epoch ms by Redis' clock, as the time at which the schedule is put."""
+        """Return a copy that records `now_ms`, epoch ms by Redis' clock, as the time at which it was stored."""
         put = replace(self)
         object.__setattr__(put, "since_ms", now_ms)
         return put
