@@ -204,7 +204,7 @@ class SlotStats:
         epoch: Epoch of the last owner, 0 without owners.
         paused: Whether claims are paused.
         totals: Counters since the topic was created: accepted, merged, delivered, acked, retried, expired (leases),
-            released, exhausted (failed without retries left, not dead since sent again), buried, redriven, cancelled, purged,
+            released, exhausted (no retries left, but sent again, so not dead), buried, redriven, cancelled, purged,
             trimmed (dead messages beyond the bounds), adopted (moves to another ensemble), dropped (no room in the
             backlog, or by a `Leading` window), ttl_expired (dead by their ttl), refailed (failures of contents that
             have failed and were sent again since their last ack: each send restores all retries, so such a message may
