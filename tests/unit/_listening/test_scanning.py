@@ -87,5 +87,5 @@ def test_decorators_stack_and_give_back_the_function() -> None:
 def test_wrong_options_show_where_they_stand() -> None:
     with pytest.raises(InvalidValueError, match="threads"):
         listener(TOPIC, threads=0)
-    with pytest.raises(RmqError, match="cannot be marked"):
+    with pytest.raises(RmqError, match="takes no attribute for a listener"):
         listener(TOPIC)(len)
