@@ -372,7 +372,7 @@ def interrupted(cluster: RedisClusterServers, topic: Topic, slot: int) -> Callab
 def test_a_move_that_was_broken_off_is_named(cluster: RedisClusterServers) -> None:
     topic = Topic(fresh_name(), TopicType.PRIORITY, slots=1)
     number = hash_slot(slot_keys(topic.name, 0).store)
-    with RmqClient(cluster.url, deadline_s=0.2) as client, client.consumer(topic) as consumer:
+    with RmqClient(cluster.url, deadline_s=3.0) as client, client.consumer(topic) as consumer:
         client.producer(topic).send(PriorityMessage("a", 100))
         client.dead(topic).purge()  # the audit is a key, too
         end = interrupted(cluster, topic, 0)
