@@ -109,8 +109,8 @@ def test_a_slot_of_twins_in_flight_leaves_a_joined_claim_its_bound(
     for slot, size in ((0, 600), (2, 5_000), (3, 600)):
         connections.run(send(slot, [EncodedMessage(slot, b"%d" % slot, 1_000, b"x" * size)]))
     parts = [ClaimPart(slot, 1_000) for slot in range(4)]
-    first, second = ([len(reply.messages) for reply in connections.run(claim_of(parts, 1_500))] for _ in range(2))
-    assert (first, second) == ([1, 0, 0, 0], [0, 0, 1, 0])
+    replies: list[Any] = [connections.run(claim_of(parts, 1_500)) for _ in range(2)]
+    assert [[len(reply.messages) for reply in each] for each in replies] == [[1, 0, 0, 0], [0, 0, 1, 0]]
 
 
 def test_who_gives_back_tells_the_others(make_slot: MakeSlot) -> None:

@@ -109,7 +109,7 @@ def test_a_job_that_breaks_in_the_middle_loses_nothing_and_is_finished_by_a_seco
     broken = broken.withColumn("slot", expr("if(content = 'm999', 100, slot)"))  # the last row that is read
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "400")
     try:
-        with pytest.raises(RmqError, match="slots are 0 to 1"):
+        with pytest.raises(RmqError, match="a slot from 0 to 1"):
             redrive(broken, spark_client, topic)
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
@@ -128,8 +128,8 @@ def test_a_job_that_breaks_in_the_middle_loses_nothing_and_is_finished_by_a_seco
         ("slot, content, cast(died as string) died", {}, "column died is string"),
         ("slot, content, died", {"priority": "99"}, "and has due times, not priorities"),
         ("slot, content, died", {"merge": "none"}, "cannot be combined with"),
-        ("slot + 100 slot, content, died", {}, "slots are 0 to 3"),
-        ("'other' topic, slot, content, died", {}, "not a dead message of topic"),
+        ("slot + 100 slot, content, died", {}, "slot from 0 to 3"),
+        ("'other' topic, slot, content, died", {}, "it must have no null, topic"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_moved(
