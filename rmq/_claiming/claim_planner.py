@@ -188,7 +188,7 @@ class ClaimPlanner:
         return len(self._owners)
 
     def take_wakeups(self, hints: Wakeups) -> None:
-        """Process wake-up hints. Hints for slots of other owners have no effect."""
+        """Process wake hints. Hints for slots of other owners have no effect."""
         self.missed = self.missed or hints.missed
         if hints.due:
             self._hinted_s, self._unannounced = monotonic_s(), None

@@ -91,7 +91,7 @@ class DueTimes:
         return bool(self._ready)
 
     def hint(self, slot: int, due_ms: int) -> None:
-        """Process a wake-up hint: the slot is due at this time at the latest; 0 means at once."""
+        """Process a wake hint: the slot is due at this time at the latest; 0 means at once."""
         known = self._due_ms.get(slot)
         due_ms = due_ms or 1
         if known is not None and (known == 0 or due_ms < known):

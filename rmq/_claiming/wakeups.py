@@ -1,4 +1,4 @@
-"""Wake-up hints: published when a message is due earlier than idle consumers know.
+"""Wake hints: published when a message is due earlier than idle consumers know.
 
 A lost hint costs time, but never a message: consumers also poll.
 """

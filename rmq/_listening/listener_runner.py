@@ -383,7 +383,7 @@ class ListenerRunner:
         return ownership is not None and ownership.epoch == owner.epoch
 
     def take_wakeups(self, due: Sequence[tuple[int, int]]) -> None:
-        """Process wake-up hints: slots, and when they are due."""
+        """Process wake hints: slots, and when they are due."""
         for planner in self.planners:
             planner.take_wakeups(Wakeups(tuple(due), False))
             planner.rate_limiter.refresh()

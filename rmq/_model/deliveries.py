@@ -286,7 +286,7 @@ class DeliveryFacts(Generic[PayloadT]):
         return self.owner.fencing_token
 
     def still_owner(self) -> bool:
-        """Return whether the lease is held, and the slot, if owned, is still ours: so no other worker has the message.
+        """Return whether the lease is held and, with owners, this worker owns the slot; then no other has the message.
 
         Guarantee: valid by this machine's clock at the time of the call. If the process is paused right afterwards, the
         epoch fences its late ack; for other data stores, use `fencing_token`.

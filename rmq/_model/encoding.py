@@ -289,8 +289,8 @@ class Encoder:
         """Return the number of items, and the items in the form of a record's value."""
         bounds = cast("Collect", self._merge.reduce)
         if not items or None in items:
-            rule = f"on topic {self.topic.name}, which collects items, it must be an item or items without None"
-            raise self._wrong("body", content, tuple(items), f"; {rule}")
+            rule = f"on topic {self.topic.name}, which collects items, it must be an item or a non-empty tuple of items"
+            raise self._wrong("body", content, None if [*items] == [None] else tuple(items), f"; {rule}")
         name = "part" if self._merge.joins else "item"
         stored = [self._payload(content, item, name) for item in items]
         if bounds.unique:

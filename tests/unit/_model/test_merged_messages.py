@@ -208,7 +208,7 @@ def test_other_topics_refuse_parts(made: Topic) -> None:
         (Max(), {"body": float("inf")}, "body of b'a' is inf; on topic t it must be a number from"),
         (Min(), {"body": -(2**53)}, "body of b'a' is -9007199254740992; on topic t it must be a number"),
         (Min(), {"body": 10**400}, "on topic t it must be a number"),
-        (Collect(), {}, "body of b'a' is (None,); on topic t, which collects items, it must be an item or"),
+        (Collect(), {}, "body of b'a' is None; on topic t, which collects items, it must be an item or"),
         (Collect(), {"body": ()}, "body of b'a' is (); on topic t, which collects items, it must be an item"),
         (Collect(), {"body": ("a", None)}, "body of b'a' is ('a', None); on topic t, which collects items"),
         (Collect(), {"body": ("a", 5)}, "item is 5; it must be str or bytes"),
