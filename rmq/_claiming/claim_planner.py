@@ -163,6 +163,11 @@ class ClaimPlanner:
         with self.changed:
             return self._wait_s(longest_s)
 
+    def knows_due(self, number: int) -> bool:
+        """Return whether as many slots as this are known to be due."""
+        with self.changed:
+            return len(self.due_times.due(monotonic_s(), number)) == number
+
     def _wait_s(self, longest_s: float) -> float:
         due_s = self.due_times.wait_s(monotonic_s(), longest_s)
         if not (self.rate_limiter.limited or self._held_back_until_s):

@@ -339,14 +339,14 @@ class Consumer(Generic[PayloadT]):
     def _read(consumers: Sequence[Consumer], most: int, timeout_s: float) -> list[Selection]:
         """Claim due messages of some consumers, whose `_poll_lock` is held; wait for the first one if there is none."""
         started_s = monotonic_s()
-        if not timeout_s:
-            for each in consumers:
-                each._next_look_s = 0.0  # without a wait there are no hints
         while True:
-            for each in consumers:
-                each._prepare(waits=timeout_s > 0)
+            looked = [each._prepare(timeout_s > 0, most) for each in consumers]
             if claimed := Consumer._claim(consumers, most):
                 return claimed
+            if not (timeout_s or all(looked)):
+                for each in consumers:
+                    each._next_look_s = 0.0
+                continue
             pending = [each for each in consumers if each._claims.pending_slots()]
             left_s = started_s + timeout_s - monotonic_s()
             if left_s <= 0:
@@ -362,10 +362,11 @@ class Consumer(Generic[PayloadT]):
             if wait_s > 0:
                 WakeupSubscriber.wait_for_any([each._hints for each in consumers], wait_s)
 
-    def _prepare(self, waits: bool) -> None:
-        """Update the due times of the slots from hints, and by a look if one is due.
+    def _prepare(self, waits: bool, most: int) -> bool:
+        """Update the due times of the slots from hints, and by a look if one is due; return whether it looked.
 
-        A look is due while some slots keep us busy, too: the hint of another one may be lost.
+        A look is due while some slots keep us busy, too: the hint of another one may be lost. A poll that does not wait
+        reads no hints: it looks, unless as many slots are known to be due as it takes messages.
         """
         if self._closed:
             self._hints.close()
@@ -379,8 +380,8 @@ class Consumer(Generic[PayloadT]):
             self._planner.take_wakeups(hints)
             if hints.missed:
                 self._next_look_s = 0.0
-        if monotonic_s() < self._next_look_s:
-            return
+        if monotonic_s() < self._next_look_s and (waits or self._planner.knows_due(most)):
+            return False
         self._next_look_s = monotonic_s() + LOOK_EVERY_S
         try:
             self._planner.look(at_all=not waits)
@@ -389,6 +390,7 @@ class Consumer(Generic[PayloadT]):
         if self._looked and self._broker.upkeep_s is not None:  # the first poll begins with what is there
             self._do_upkeep(self._broker.upkeep_s)
         self._looked = True
+        return True
 
     def _do_upkeep(self, upkeep_s: float) -> None:
         """Clean up the next slot in turn, each slot once in `upkeep_s`, as listeners do: there may be no listeners."""

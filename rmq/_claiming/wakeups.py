@@ -301,10 +301,8 @@ class WakeupSubscriber:
             self._refused_until_s = {
                 topic: until_s for topic, until_s in self._refused_until_s.items() if now_s < until_s
             }
-        refused = set[bytes]().union(*(self._topics[topic] for topic in self._refused_until_s))
-        heard = sum(
-            len(each.confirmed) + sum(len(channels) for channels in each.asked) for each in self._subscriptions.values()
-        )
+        refused = set[bytes]().union(*[self._topics[topic] for topic in self._refused_until_s])
+        heard = sum([len(each.confirmed) + sum(map(len, each.asked)) for each in self._subscriptions.values()])
         if heard >= len(self._slots) - len(refused) and version == self._topology_version:
             return
         if now_s < self._next_attempt_s:

@@ -166,7 +166,9 @@ def test_the_order_of_equal_priorities_is_shown_and_stays(cli: Cli, client: RmqC
     assert "ties         any" in cli("topics", "show", topic.name).out
     cli("send", topic.name, "a", "--priority", "5000")
     assert "now count as retries" in cli("topics", "change", topic.name, "--max-retries", "20").err
-    oldest = client.producer(make_topic(TopicType.PRIORITY)).topic
+    assert "attempts" not in cli("topics", "show", topic.name).out
+    oldest = client.producer(make_topic(TopicType.PRIORITY, keep_attempts=3)).topic
+    assert "attempts     the last 3 failed ones are kept" in cli("topics", "show", oldest.name).out
     assert "ties         oldest first, priorities up to 1,048,575" in cli("topics", "show", oldest.name).out
 
 

@@ -23,6 +23,7 @@ QUESTIONS = {
     "Who decides that a slot is due?": [("DueTimes.due", "rmq/_claiming/due_times.py")],
     "Which script moves a message to dead?": [
         ("bury", "lua/libraries/dead.lua"),
+        ("settle_nacks", "lua/libraries/settlements.lua"),
         ("expire", "lua/libraries/claims.lua"),
     ],
     "Where is the claim stamp made?": [
@@ -31,6 +32,7 @@ QUESTIONS = {
     ],
     "Who takes over a slot of a dead worker?": [
         ("assign", "rmq/_ownership/assignment.py"),
+        ("decide", "rmq/_ownership/leading.py"),
         ("WorkerMachine.plan", "rmq/_ownership/machine.py"),
     ],
     "Where are wake hints published?": [("hint", "lua/libraries/redis.lua")],

@@ -285,6 +285,7 @@ def _show(session: Session, topic: Topic) -> None:
         "max retries": str(topic.max_retries),
         "lease": span(topic.lease_s * 1000),
         "retry": _described(topic.retry),
+        **({"attempts": f"the last {topic.keep_attempts} failed ones are kept"} if topic.keep_attempts else {}),
         "max content": f"{topic.max_content_bytes:,} bytes",
         "max body": f"{topic.max_body_bytes:,} bytes",
         "max backlog": "no limit" if topic.max_backlog is None else f"{topic.max_backlog:,}",

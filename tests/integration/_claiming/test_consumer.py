@@ -62,6 +62,32 @@ def test_a_slot_that_the_topic_does_not_have(client: RmqClient, make_topic: Make
         client.consumer(make_topic(TopicType.PRIORITY, slots=4), [0, slot])
 
 
+def test_a_poll_that_does_not_wait_looks_first_unless_enough_slots_are_known_to_be_due(
+    client: RmqClient, make_topic: MakeTopic, redis_client: redis.Redis
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    producer, basis = client.producer(topic), {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(100)}
+    producer.send_many(PriorityMessage(f"s{n % 4} m{n}", 100, slot_basis=basis[n % 4]) for n in range(12))
+
+    def calls() -> int:
+        stats: Any = redis_client.info("commandstats")
+        return stats["cmdstat_evalsha"]["calls"]
+
+    with client.consumer(topic) as consumer:
+        assert consumer.ack(consumer.poll(4)) == []
+        assert [delivery.ack() for delivery in consumer.poll(1)] == [True]  # the server has the scripts from here on
+        before = calls()
+        assert [delivery.ack() for delivery in consumer.poll(1)] == [True]
+        assert calls() == before + 2
+        assert len(consumer.poll(100)) == 6
+        producer.send(PriorityMessage("of a slot that was empty", 100, slot_basis=basis[2]))
+        assert texts(consumer.poll(1)) == ["of a slot that was empty"]
+        producer.send_many(PriorityMessage(f"once more {n}", 100, slot_basis=basis[0]) for n in range(2))
+        assert len(consumer.poll(1)) == 1
+        producer.send(PriorityMessage("of another slot", 100, slot_basis=basis[1]))
+        assert sorted(texts(consumer.poll(2))) == ["of another slot", "once more 1"]
+
+
 def test_only_the_given_slots(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=4)
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(100))

@@ -42,7 +42,7 @@ def test_nothing_else_blocks_by_itself(path: Path) -> None:
     }
     harmless = {f"threading.{name}" for name in ("Lock", "get_ident", "current_thread", "main_thread")}
     used = {name for name in called if name.startswith(("threading.", "select.", "time.sleep"))} - harmless
-    assert not used, f"{path} uses {used}; take it from Connections.blocking"
+    assert not used, f"{path} uses {used}; take it from rmq._io.backend.Runtime"
     runtime = {"select", "selectors", "socket", "queue", "concurrent.futures"}
     assert {name for name in called if name.split(".")[0] in imported & runtime} <= {"socket.gethostname"}
 
