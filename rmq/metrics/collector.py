@@ -54,7 +54,7 @@ class TopicsCollector(Collector):
         """Return all metrics that can be read.
 
         `rmq_unread` is 1 for each part that could not be read (definitions, workers or memory), and
-        `rmq_topic_unreadable` for each such topic. If Redis did not answer for one of these parts, `rmq_up` is 0.
+        `rmq_topic_unreadable` for each such topic. If Redis did not answer for one of them, `rmq_up` is 0.
         """
         with self._lock:
             if monotonic_s() >= self._until_s:
@@ -102,6 +102,7 @@ class TopicsCollector(Collector):
         except RmqError as error:
             log.warning("cannot read metrics of topic %s: %s", topic.name, error)
             figures.errors.add_metric([topic.name], 1)
+            self._unavailable = self._unavailable or isinstance(error, RedisUnavailableError)
 
     def _read_stream(self, figures: Figures, topic: Topic) -> None:
         view = self._client.stream(topic)

@@ -235,6 +235,19 @@ def test_what_can_be_read_is_exported_where_one_server_is_down(
     assert (("rmq_workers",) in found) is (part != "workers")
 
 
+def test_a_topic_whose_server_is_down_is_named(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = client.producer(make_topic(TopicType.PRIORITY)).topic.name
+
+    def down(topic: object) -> Any:
+        raise RedisUnavailableError("gone")
+
+    monkeypatch.setattr(client, "inspect", down)
+    found = figures(client)
+    assert (found["rmq_up",], found["rmq_topic_unreadable", name]) == (0, 1)
+
+
 @pytest.mark.parametrize(
     ("method", "host", "status"),
     [
