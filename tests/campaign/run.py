@@ -118,7 +118,7 @@ def run(settings: Settings, path: Path, folder: Path) -> Outcome:
         spark = _start_spark(settings, path, made)
         _carry_out(settings, plan, made, source if before else None, outcome)
         if spark is not None:
-            outcome.notes["spark"] = _end_spark(spark, outcome)
+            outcome.notes["spark"] = _end_spark(spark, path, outcome)
         made.crew.end(made.crew.senders)
         sent_s = now_s()
         outcome.left = drain(made.client)
@@ -218,21 +218,19 @@ def _start_spark(settings: Settings, path: Path, made: Stage) -> subprocess.Pope
         return None
     pause_s = SPARK_PART * settings.minutes * 60 / settings.spark
     options = {"url": made.shards.cluster.url, "journal": str(path), "writes": settings.spark, "pause_s": pause_s}
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.campaign.spark_job", json.dumps(options)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-m", "tests.campaign.spark_job", json.dumps(options)]
+    # a pipe is full of Spark's progress bars after some minutes, and the job would wait until somebody reads them
+    with path.with_suffix(".spark").open("w") as log:
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
 
 
-def _end_spark(process: subprocess.Popen[str], outcome: Outcome) -> dict[str, int]:
+def _end_spark(process: subprocess.Popen[str], path: Path, outcome: Outcome) -> dict[str, int]:
     try:
-        said, errors = process.communicate(timeout=300)
+        said, _ = process.communicate(timeout=300)
     except subprocess.TimeoutExpired:
         process.kill()
-        said, errors = process.communicate()
+        said, _ = process.communicate()
+    errors = path.with_suffix(".spark").read_text("utf-8", "replace")
     lines = said.strip().splitlines()
     if process.returncode or not lines:
         outcome.violations.append(f"spark: ended with code {process.returncode}: {errors[-500:]}")
