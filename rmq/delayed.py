@@ -14,8 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import repeat
 from struct import Struct
-from types import TracebackType
-from typing import Any, Generic, Self, overload
+from typing import Any, Generic, Self
 
 from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
@@ -98,28 +97,6 @@ class DelayedQueue(Generic[ValueT]):
         b'call ann'
     """
 
-    @overload
-    def __init__(
-        self: DelayedQueue[bytes],
-        client: RmqClient,
-        name: str,
-        *,
-        merge: bool = False,
-        slots: int = 1,
-        lease: Duration = timedelta(seconds=60),
-    ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        client: RmqClient,
-        name: str,
-        *,
-        merge: bool = False,
-        slots: int = 1,
-        lease: Duration = timedelta(seconds=60),
-        payload: PayloadClass[ValueT] | None = None,
-        codec: Codec | None = None,
-    ) -> None: ...
     def __init__(
         self,
         client: RmqClient,
@@ -465,9 +442,7 @@ class DelayedQueue(Generic[ValueT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _take(self, timeout: float | timedelta | None) -> ValueT | None:

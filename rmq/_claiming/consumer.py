@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
 from functools import partial
 from math import inf
-from types import TracebackType
 from typing import Any, Generic, Self, cast
 
 from rmq._broker.broker import Broker, QueueBroker
@@ -330,9 +329,7 @@ class Consumer(Generic[PayloadT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @staticmethod

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from rmq._io.backend import Condition, Event, Job, Lock
@@ -161,9 +160,7 @@ class Permit:
         self.take()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._held:
             self.leave()
 
@@ -223,9 +220,7 @@ class _Lock:
     def __enter__(self) -> bool:
         return self.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 
@@ -249,9 +244,7 @@ class _Condition:
 
     def __enter__(self) -> None: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 
 class _Event(_Condition):

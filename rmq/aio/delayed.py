@@ -19,7 +19,7 @@ from rmq._model.typed import PayloadClass, ValueT
 from rmq.aio.backend import Permit
 from rmq.aio.client import LoopState, RmqClient
 from rmq.aio.facades import iterate_async
-from rmq.aio.proxy import Closing, async_method, iterate, signature_of
+from rmq.aio.proxy import Closing, async_method, iterate
 from rmq.errors import RmqError
 
 P = ParamSpec("P")
@@ -51,17 +51,6 @@ class DelayedQueue(Closing, Generic[ValueT]):
         b'call ann'
     """
 
-    @overload
-    def __init__(
-        self: DelayedQueue[bytes],
-        client: RmqClient,
-        name: str,
-        *,
-        merge: bool = False,
-        slots: int = 1,
-        lease: Duration = timedelta(seconds=60),
-    ) -> None: ...
-    @overload
     def __init__(
         self,
         client: RmqClient,
@@ -72,11 +61,11 @@ class DelayedQueue(Closing, Generic[ValueT]):
         lease: Duration = timedelta(seconds=60),
         payload: PayloadClass[ValueT] | None = None,
         codec: Codec | None = None,
-    ) -> None: ...
-    @signature_of(plain.DelayedQueue.__init__)
-    def __init__(self, client: RmqClient, name: str, **options: Any) -> None:
+    ) -> None:
         self._client = client
-        self._new_plain = partial(plain.DelayedQueue[Any], name=name, **options)
+        self._new_plain = partial(
+            plain.DelayedQueue[Any], name=name, merge=merge, slots=slots, lease=lease, payload=payload, codec=codec
+        )
         self._ready: tuple[plain.DelayedQueue[Any], LoopState] | None = None
 
     async def open(self) -> Self:
@@ -200,11 +189,10 @@ class DelayedQueue(Closing, Generic[ValueT]):
     async def _finish(
         self,
         action: Callable[[plain.DelayedQueue[Any]], T],
-        unclaimed: Callable[[plain.DelayedQueue[Any], T], object] | None = None,
+        unclaimed: Callable[[T], object] | None = None,
     ) -> T:
         queue, opened = await self._open()
-        given_back = None if unclaimed is None else partial(unclaimed, queue)
-        return await opened.tasks.finish(partial(action, queue), given_back)
+        return await opened.tasks.finish(partial(action, queue), unclaimed)
 
     async def _open(self) -> tuple[plain.DelayedQueue[Any], LoopState]:
         if self._ready is None:
@@ -214,13 +202,11 @@ class DelayedQueue(Closing, Generic[ValueT]):
         return self._ready
 
 
-def _give_back(queue: plain.DelayedQueue[Any], claimed: PlainDelivery | None) -> None:
-    del queue
+def _give_back(claimed: PlainDelivery | None) -> None:
     if claimed is not None:
         claimed.release()
 
 
-def _give_back_many(queue: plain.DelayedQueue[Any], claimed: Sequence[PlainDelivery]) -> None:
-    del queue
+def _give_back_many(claimed: Sequence[PlainDelivery]) -> None:
     for delivery in claimed:
         delivery.release()

@@ -20,34 +20,45 @@ else:  # their members come from the plain object
     DeliveryFacts, ColumnFacts = Generic, object
 
 
-class Delivery(DeliveryFacts[PayloadT]):
+class _Claimed:
+    """What a plain object has claimed, with all its members. Methods that settle it are awaited.
+
+    Args:
+        plain_object: A delivery, or deliveries as columns.
+        tasks: Runs its methods.
+    """
+
+    __slots__ = ("_plain", "_tasks")
+
+    def __init__(self, plain_object: Any, tasks: TaskGroup) -> None:
+        self._plain = plain_object
+        self._tasks = tasks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+    def __repr__(self) -> str:
+        return repr(self._plain)
+
+
+class Delivery(_Claimed, DeliveryFacts[PayloadT]):  # pyright: ignore[reportGeneralTypeIssues] - no base at run time
     """A claimed message: `await` its `ack` when done, its `nack` to have it retried, or let the lease expire.
 
     Has all members of `rmq.Delivery`; methods that settle it are awaited. If cancelled, they still run to their end.
     """
 
-    __slots__ = ("_plain", "_tasks")
-
-    def __init__(self, plain_delivery: plain.Delivery, tasks: TaskGroup) -> None:
-        self._plain = plain_delivery
-        self._tasks = tasks
+    __slots__ = ()
 
     ack = shielded_method(plain.Delivery.ack)
     nack = shielded_method(plain.Delivery.nack)
     bury = shielded_method(plain.Delivery.bury)
     release = shielded_method(plain.Delivery.release)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Delivery) and other._plain == self._plain
 
     def __hash__(self) -> int:
         return hash(self._plain)
-
-    def __repr__(self) -> str:
-        return repr(self._plain)
 
 
 class StreamDelivery(Delivery[PayloadT]):
@@ -62,17 +73,13 @@ class StreamDelivery(Delivery[PayloadT]):
         fields: Mapping[str, bytes]
 
 
-class DeliveryColumns(ColumnFacts):
+class DeliveryColumns(_Claimed, ColumnFacts):  # pyright: ignore[reportGeneralTypeIssues] - as above
     """Deliveries as columns: `await` their `ack` when all is done, or `nack` some rows and ack the rest.
 
     Has all members of `rmq.DeliveryColumns`; the methods that settle it are awaited.
     """
 
-    __slots__ = ("_plain", "_tasks")
-
-    def __init__(self, plain_columns: columns.DeliveryColumns, tasks: TaskGroup) -> None:
-        self._plain = plain_columns
-        self._tasks = tasks
+    __slots__ = ()
 
     ack = shielded_method(columns.DeliveryColumns.ack)
     nack = shielded_method(columns.DeliveryColumns.nack)
@@ -86,12 +93,6 @@ class DeliveryColumns(ColumnFacts):
 
     def __len__(self) -> int:
         return len(self._plain)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
-
-    def __repr__(self) -> str:
-        return repr(self._plain)
 
 
 def wrap_delivery(delivery: plain.Delivery, tasks: TaskGroup) -> Delivery:

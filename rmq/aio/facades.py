@@ -7,7 +7,7 @@ import builtins
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from rmq._admin import control as plain_control
 from rmq._admin import dead_letters as plain_dead
@@ -34,10 +34,12 @@ from rmq.aio.backend import Permit
 from rmq.aio.delivery import Delivery, DeliveryColumns, unwrap_deliveries, wrap_deliveries
 from rmq.aio.greenlets import TaskGroup, wait
 from rmq.aio.proxy import AsyncProxy, Closing, TopicProxy, async_iterator, async_method, iterate
+from rmq.client import RmqClient as PlainClient
 from rmq.errors import InvalidValueError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+D = TypeVar("D", bound=DeadMessage)
 
 
 class Producer(TopicProxy[plain_producer.Producer]):
@@ -152,23 +154,28 @@ class DeadNotices(Closing, AsyncProxy[plain_notices.DeadNotices]):
         return self._plain.failures
 
 
-class DeadLetters(TopicProxy[plain_dead.DeadLetters]):
-    """The dead messages of one topic. See `rmq.DeadLetters`."""
+class Dead(TopicProxy[plain_dead.Dead[D]], Generic[D]):
+    """The dead messages of a topic, or the dead entries of a group."""
 
-    list = async_iterator(plain_dead.DeadLetters.list)
-    count = async_method(plain_dead.DeadLetters.count)
-    redrive = async_method(plain_dead.DeadLetters.redrive)
-    purge = async_method(plain_dead.DeadLetters.purge)
+    count = async_method(plain_dead.Dead[D].count)
+    purge = async_method(plain_dead.Dead[D].purge)
 
     async def on_dead(
-        self, tell: Callable[[builtins.list[DeadMessage]], object], *, name: str = "on_dead", every_s: float = 5.0
+        self, tell: Callable[[builtins.list[D]], object], *, name: str = "on_dead", every_s: float = 5.0
     ) -> DeadNotices:
-        """Call a function with new dead messages; see `rmq.DeadLetters.on_dead`.
+        """Call a function with every message that dies; see `rmq.DeadLetters.on_dead`.
 
         An async function is awaited in a task of its own; any other, such as a `Webhook`, is called in a thread.
         """
         plain = partial(self._plain.on_dead, call_async(tell), name=name, every_s=every_s)
         return DeadNotices(await self._tasks.run(plain), self._tasks)
+
+
+class DeadLetters(Dead[DeadMessage]):
+    """The dead messages of one topic. See `rmq.DeadLetters`."""
+
+    list = async_iterator(plain_dead.DeadLetters.list)
+    redrive = async_method(plain_dead.DeadLetters.redrive)
 
 
 class Inspection(TopicProxy[plain_inspection.Inspection]):
@@ -205,34 +212,16 @@ class History(AsyncProxy[plain_history.History]):
     last = async_method(plain_history.History.last)
 
 
-class GroupDead(TopicProxy[plain_dead.GroupDead]):
+class GroupDead(Dead[DeadEntry]):
     """The dead entries of one group of a stream topic. See `rmq.GroupDead`."""
 
     list = async_iterator(plain_dead.GroupDead.list)
-    count = async_method(plain_dead.GroupDead.count)
     redrive = async_method(plain_dead.GroupDead.redrive)
-    purge = async_method(plain_dead.GroupDead.purge)
-
-    async def on_dead(
-        self, tell: Callable[[builtins.list[DeadEntry]], object], *, name: str = "on_dead", every_s: float = 5.0
-    ) -> DeadNotices:
-        """Call a function with new dead entries; see `rmq.GroupDead.on_dead`.
-
-        An async function is awaited in a task of its own; any other, such as a `Webhook`, is called in a thread.
-        """
-        plain = partial(self._plain.on_dead, call_async(tell), name=name, every_s=every_s)
-        return DeadNotices(await self._tasks.run(plain), self._tasks)
 
     @property
     def group(self) -> str:
         """Name of the group."""
-        return self._plain.group
-
-
-class HasSchedules(Protocol):
-    """A plain client."""
-
-    schedules: plain_schedules.Schedules
+        return cast("plain_dead.GroupDead", self._plain).group
 
 
 class Schedules:
@@ -242,7 +231,7 @@ class Schedules:
         self._run_on_client = run
 
     async def _run(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
-        def run(client: HasSchedules) -> T:
+        def run(client: PlainClient) -> T:
             return method(client.schedules, *args, **options)
 
         return await self._run_on_client(run)
