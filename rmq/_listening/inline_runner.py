@@ -25,8 +25,8 @@ from rmq.errors import RedisUnavailableError
 class _Unlimited(RateLimiter):
     """A rate limit without effect, since a real one would make tests wait."""
 
-    def follow(self) -> None:
-        """Do nothing, as the topic's limit is ignored."""
+    def refresh(self) -> None:
+        """Do nothing, as a limit in Redis is ignored, too."""
 
 
 class InlineRunner(Consumer[Any]):

@@ -213,6 +213,9 @@ def test_a_rate_limit_keeps_no_test_waiting(rmq: RmqClient) -> None:
     rmq.listener(topic)(lambda delivery: None)
     send(rmq, *map(str, range(20)), topic=topic)
     assert run_until_empty(rmq).acked == 20
+    rmq.change_topic(rmq.topic("slow").changed(max_rate=2))  # makes the bucket in Redis
+    send(rmq, *map(str, range(20)), topic=topic)
+    assert run_until_empty(rmq).acked == 20
 
 
 def test_a_run_without_end_is_ended(rmq: RmqClient) -> None:
