@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from rmq._io.backend import Runtime
 from rmq._listening.adaptive_limit import Adaptive, AdaptiveLimit
@@ -158,23 +157,14 @@ class PermitRequest:
     """A request for a permit.
 
     Attributes:
-        thread: Id of the requesting thread.
-        waits: Whether the thread is waiting for it now.
+        waits: Whether the requesting thread is waiting for it now.
         began_s: Time at which it was granted; `None` before.
         on_granted: Called when it is granted, with the limiter's lock held.
     """
 
-    thread: int
     waits: bool = False
     began_s: float | None = None
     on_granted: Callable[[], object] | None = None
-
-
-class LimitState(NamedTuple):
-    """Number of handlers of a listener that may run in parallel, and seconds left of a pause."""
-
-    handlers: int
-    pause_s: float
 
 
 class ListenerPermits:
@@ -192,7 +182,7 @@ class ListenerPermits:
         self._pool = pool
         self._limit = limit
         self._threads = threads
-        self._tickets: dict[int, PermitRequest] = {}  # by thread, in the order of asking
+        self._tickets: dict[int, PermitRequest] = {}  # by thread or own id, in the order of asking
         self._handling: dict[int, float] = {}
         self._suspended: dict[int, float] = {}  # calls whose turns do not count, and since when
 
@@ -210,12 +200,12 @@ class ListenerPermits:
         """Whether more handlers run than allowed now, so that a thread must not start another call."""
         return self._limit is not None and self.share.running > self._limit.allowed(monotonic_s())
 
-    def state(self) -> LimitState | None:
-        """Return the state of the adaptive limit; `None` without one."""
+    def state(self) -> tuple[int | None, float]:
+        """Return the adaptive limit of parallel handlers, `None` without one, and the seconds left of a pause."""
         if self._limit is None:
-            return None
+            return None, 0.0
         with self._pool.changed:
-            return LimitState(self._limit.limit, self._limit.pause_s(monotonic_s()))
+            return self._limit.limit, self._limit.pause_s(monotonic_s())
 
     def begin(self, longest_s: float, thread: int) -> float | None:
         """Wait for a permit; return its start time, to be passed to `end`, or `None` if there was none in time.
@@ -224,7 +214,7 @@ class ListenerPermits:
         always come last.
         """
         with self._pool.changed:
-            ticket = self._tickets.setdefault(thread, PermitRequest(thread))
+            ticket = self._tickets.setdefault(thread, PermitRequest())
             ticket.waits = True
             self._pool.wait_for_permit(self.share)
             until_s = monotonic_s() + longest_s
@@ -240,10 +230,9 @@ class ListenerPermits:
 
         Pass the start time of a granted permit to `end`, or the request to `cancel`.
         """
-        ticket = PermitRequest(0, waits=True)
-        ticket.thread = id(ticket)
+        ticket = PermitRequest(waits=True)
         with self._pool.changed:
-            self._tickets[ticket.thread] = ticket
+            self._tickets[id(ticket)] = ticket
             self._pool.wait_for_permit(self.share)
             ticket.on_granted = on_granted
         return ticket
@@ -254,7 +243,7 @@ class ListenerPermits:
             self.end(ticket.began_s)
             return
         with self._pool.changed:
-            del self._tickets[ticket.thread]
+            del self._tickets[id(ticket)]
             self.share.waiting -= 1
 
     def go_on(self, began_s: float) -> float | None:
@@ -279,9 +268,9 @@ class ListenerPermits:
 
     def grant(self, now_s: float) -> None:
         """Grant a permit to the oldest waiting request; the lock is held."""
-        ticket = next(ticket for ticket in self._tickets.values() if ticket.waits)
+        key, ticket = next((key, ticket) for key, ticket in self._tickets.items() if ticket.waits)
         ticket.began_s = now_s
-        del self._tickets[ticket.thread]
+        del self._tickets[key]
         self.share.waiting -= 1
         self.share.begin(now_s)
         if ticket.on_granted is not None:

@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from rmq._broker import shared
@@ -15,7 +14,7 @@ from rmq._io.reports import reporter
 from rmq._listening.idle_policy import NORMAL, IdlePolicy
 from rmq._listening.listener_runner import ListenerRunner
 from rmq._model.times import monotonic_s
-from rmq._model.workers import BEAT_S, BUCKETS, HandlerTimes, ListenerInfo, WorkerInfo, process_name
+from rmq._model.workers import BEAT_S, WorkerInfo, process_name
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError
@@ -30,11 +29,6 @@ PATIENCE_S = 2.0
 
 TRUST_S = 1_200.0
 """Seconds for which economy mode extrapolates Redis' time by this machine's clock, which may drift, jump or stop."""
-
-TIMES_S = 300.0
-"""Period over which the durations of handlers are reported."""
-
-_MOST_BUSY = 1_000
 
 
 class Heartbeat(Background):
@@ -70,8 +64,6 @@ class Heartbeat(Background):
         self._last_report: tuple[WorkerInfo, int, float] | None = None
         self.reached: bool | None = None
         """Whether Redis accepted the last report; `None` before the first."""
-        self._readings = [deque[tuple[float, Sequence[int]]]([(monotonic_s(), [0] * BUCKETS)]) for _ in runners]
-        self._before = [(monotonic_s(), 0, 0) for _ in runners]
 
     def run(self) -> None:
         """Report every few seconds, and remove the worker at the end. Log the first of several failures."""
@@ -118,41 +110,6 @@ class Heartbeat(Background):
         return answer
 
     def _info(self) -> WorkerInfo:
-        listeners = tuple(self._listener(number, runner) for number, runner in enumerate(self._runners))
+        listeners = tuple(runner.info(economical=self._economical) for runner in self._runners)
         started_ms, beat_s = self._started_ms, self._beat_s
         return WorkerInfo(self.worker, self._host, self._pid, started_ms, 0, 0, self._zookeeper, listeners, beat_s)
-
-    def _listener(self, number: int, runner: ListenerRunner) -> ListenerInfo:
-        counts = runner.counts()
-        now_s, (before_s, handled, failed) = monotonic_s(), self._before[number]
-        self._before[number] = now_s, counts.handled, counts.failed
-        seconds = max(now_s - before_s, 0.001)
-        return ListenerInfo(
-            runner.listener.topic.name,
-            runner.listener.group,
-            runner.listener.threads,
-            tuple(sorted(counts.slots)),
-            tuple(sorted(counts.busy_slots)[:_MOST_BUSY]),
-            counts.in_flight,
-            counts.handled,
-            counts.failed,
-            round((counts.handled - handled) / seconds, 3),
-            round((counts.failed - failed) / seconds, 3),
-            self._times(number, now_s, counts.times),
-            counts.running,
-            None if counts.limit is None else counts.limit.handlers,
-            int(max(counts.rests_s, 0.0 if counts.limit is None else counts.limit.pause_s) * 1000),
-            counts.held_back_s >= before_s,
-        )
-
-    def _times(self, number: int, now_s: float, counts: Sequence[int]) -> HandlerTimes:
-        """Return the durations of the calls of the last minutes.
-
-        In economy mode the durations stay unchanged until the next call ends, since each change costs a report.
-        """
-        readings = self._readings[number]
-        if not self._economical or readings[-1][1] != counts:
-            readings.append((now_s, counts))
-            while len(readings) > 1 and readings[1][0] <= now_s - TIMES_S:
-                readings.popleft()
-        return HandlerTimes.of([now - before for now, before in zip(counts, readings[0][1], strict=True)])

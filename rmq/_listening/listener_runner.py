@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 from rmq._broker.broker import Broker, QueueBroker
 from rmq._broker.stream_broker import join_group
@@ -13,7 +13,7 @@ from rmq._claiming.wakeups import Wakeups
 from rmq._io.backend import Job
 from rmq._io.observers import Observers
 from rmq._io.reports import Sparing, reporter
-from rmq._listening.concurrency import ConcurrencyLimiter, LimitState, ListenerPermits
+from rmq._listening.concurrency import ConcurrencyLimiter, ListenerPermits
 from rmq._listening.handler_invoker import ListenerSetup
 from rmq._listening.idle_policy import NORMAL, IdlePolicy
 from rmq._listening.listener import Listener
@@ -25,7 +25,7 @@ from rmq._model.display import shown
 from rmq._model.replies import Owner
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
-from rmq._model.workers import MOST_CONTENT, MOST_RUNNING, RunningHandler
+from rmq._model.workers import BUCKETS, MOST_CONTENT, MOST_RUNNING, HandlerTimes, ListenerInfo, RunningHandler
 from rmq._ownership import Coordinator
 from rmq._ownership.assignment import spread_slots
 from rmq._ownership.follower import OWNED_LOOK_S
@@ -48,21 +48,11 @@ RELIEVE_EVERY_S, WATCHFUL_S = 0.25, 1.0
 """Interval at which the watcher checks running handlers, and for how long after a message was due or held."""
 
 
-class ListenerCounts(NamedTuple):
-    """Current figures of a listener: its slots, those with deliveries in flight, their number, totals, and calls."""
+TIMES_S = 300.0
+"""Period over which the durations of handlers are reported."""
 
-    slots: Collection[int]
-    busy_slots: Collection[int]
-    in_flight: int
-    handled: int
-    failed: int
-    times: Sequence[int]
-    running: tuple[RunningHandler, ...]
-    limit: LimitState | None
-    held_back_s: float
-    """Time at which the topic's rate limit last delayed a claim, on the clock of `monotonic_s`."""
-    rests_s: float
-    """Seconds left for which a handler has asked for no more messages."""
+MOST_BUSY = 1_000
+"""Maximum number of busy slots that a listener reports."""
 
 
 class ListenerRunner:
@@ -95,7 +85,6 @@ class ListenerRunner:
         pace: IdlePolicy = NORMAL,
     ) -> None:
         topic, runtime = listener.topic, connections.runtime
-        self._runtime = runtime
         self.listener = listener
         self.stopping = runtime.event()
         self._coordinator = coordinator
@@ -108,7 +97,9 @@ class ListenerRunner:
         if source.upkeep_s is not None:
             self.upkeep = StreamUpkeep(source, source.upkeep_s, self._slots, self.finished, pace.tidy_s)
         self._lost_calls = lost_calls
-        self._permits = self._new_permits(pool)
+        self._permits: ListenerPermits | None = None  # if only `threads` limits the number of handlers
+        if pool.shared or listener.adaptive is not None:
+            self._permits = pool.permits(listener.weight, listener.adaptive, listener.threads)
         setup = ListenerSetup(
             listener, self.stopping, coordinator, self._permits, observers, self._on_lost, self._hold_back
         )
@@ -128,7 +119,9 @@ class ListenerRunner:
         self.leases = LeaseHolder(source, held, self._on_lost, self._is_alive)
         self._releaser = runtime.job(self._release, f"rmq-release-{topic.name}")
         self._troubles = Sparing()
-        self._stop_s = self._watchful_until_s = 0.0
+        self._watchful_until_s = 0.0
+        self._reported = monotonic_s(), 0, 0  # time of the last report, and the totals in it
+        self._readings = deque[tuple[float, Sequence[int]]]([(monotonic_s(), [0] * BUCKETS)])
 
     def start(self) -> None:
         """Start the threads of the listener."""
@@ -150,13 +143,6 @@ class ListenerRunner:
         for planner in self.planners:
             planner.hold_back(delay_s)
 
-    def _new_permits(self, pool: ConcurrencyLimiter) -> ListenerPermits | None:
-        """Return the permits of the listener's handlers; `None` if only `threads` limits their number."""
-        listener = self.listener
-        if not pool.shared and listener.adaptive is None:
-            return None
-        return pool.permits(listener.weight, listener.adaptive, listener.threads)
-
     @property
     def place(self) -> str:
         """The name under which the listener's slots are owned."""
@@ -173,21 +159,47 @@ class ListenerRunner:
             return range(self.listener.topic.slots)
         return [slot for place, slot in self._coordinator.owned() if place == self.listener.ownership_name]
 
-    def counts(self) -> ListenerCounts:
-        """Return the current figures of the listener."""
+    def info(self, *, economical: bool) -> ListenerInfo:
+        """Return the current figures of the listener; rates are averages since the previous call.
+
+        Args:
+            economical: Whether the durations stay unchanged until the next call ends, since each change costs a report.
+        """
         held = [claim for thread in self._threads for claim in thread.held.all()]
-        return ListenerCounts(
-            self._slots(),
-            {claim.slot for claim in held},
+        handled = sum(thread.calls.handled for thread in self._threads)
+        failed = sum(thread.calls.failed for thread in self._threads)
+        now_s, (before_s, handled_before, failed_before) = monotonic_s(), self._reported
+        self._reported = now_s, handled, failed
+        seconds = max(now_s - before_s, 0.001)
+        limit, pause_s = (None, 0.0) if self._permits is None else self._permits.state()
+        rest_s = max(planner.held_back_s() for planner in self.planners)
+        return ListenerInfo(
+            self.topic.name,
+            self.listener.group,
+            self.listener.threads,
+            tuple(sorted(self._slots())),
+            tuple(sorted({claim.slot for claim in held})[:MOST_BUSY]),
             sum([len(claim.held_rows()) for claim in held]),
-            sum(thread.calls.handled for thread in self._threads),
-            sum(thread.calls.failed for thread in self._threads),
-            [sum(counts) for counts in zip(*(thread.calls.times.counts for thread in self._threads), strict=True)],
+            handled,
+            failed,
+            round((handled - handled_before) / seconds, 3),
+            round((failed - failed_before) / seconds, 3),
+            self._times(now_s, economical),
             self._running(),
-            None if self._permits is None else self._permits.state(),
-            max(planner.rate_limiter.held_back_s for planner in self.planners),
-            max(planner.held_back_s() for planner in self.planners),
+            limit,
+            int(max(rest_s, pause_s) * 1000),
+            max(planner.rate_limiter.held_back_s for planner in self.planners) >= before_s,
         )
+
+    def _times(self, now_s: float, economical: bool) -> HandlerTimes:
+        """Return the durations of the calls of the last `TIMES_S`; for the arguments see `info`."""
+        counts = [sum(counts) for counts in zip(*(thread.calls.times.counts for thread in self._threads), strict=True)]
+        readings = self._readings
+        if not economical or readings[-1][1] != counts:
+            readings.append((now_s, counts))
+            while len(readings) > 1 and readings[1][0] <= now_s - TIMES_S:
+                readings.popleft()
+        return HandlerTimes.of([now - before for now, before in zip(counts, readings[0][1], strict=True)])
 
     def _running(self) -> tuple[RunningHandler, ...]:
         """Return the longest-running calls of the handler, the longest first."""
@@ -216,7 +228,6 @@ class ListenerRunner:
 
     def request_stop(self) -> None:
         """Stop claiming, and release messages that are not started yet. Does not wait."""
-        self._stop_s = monotonic_s()
         for thread in self._threads:
             thread.request_stop()
         self.stopping.set()

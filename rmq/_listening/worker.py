@@ -459,13 +459,8 @@ class Worker(Background):
 
     def give_back(self, slots: Collection[int]) -> None:
         """Mark waiting rows of these slots to be released. Does not wait; may be called by any thread."""
-        stay: list[Selection] = []
-        for part in self.take_waiting(sys.maxsize):
-            if part.claim.slot in slots:
-                part.claim.settle_open(RELEASED, part.rows)
-            else:
-                stay.append(part)
-        self.waiting.extendleft(reversed(stay))
+        others = {claim.slot for claim, _ in list(self.waiting)}.difference(slots)
+        settle_open(self.take_waiting(sys.maxsize, others), RELEASED)
 
     def _begin(self, plan: ClaimPlan) -> None:
         """Send a claim as planned, with outcomes; the next round collects its reply. The lock is held."""
