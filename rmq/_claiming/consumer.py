@@ -11,7 +11,6 @@ from typing import Any, Generic, Self, cast
 
 from rmq._broker.broker import Broker, QueueBroker
 from rmq._broker.claims import MAX_BATCH, NACK_BATCH, SETTLE_ONLY, ClaimPart
-from rmq._broker.keys import slot_keys
 from rmq._claiming.buffers import CLOSE_S, ReturnBuffer, held
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.fetcher import PENDING_CHECK_S, Fetcher
@@ -395,9 +394,7 @@ class Consumer(Generic[PayloadT]):
             return
         slot = self.slots[self._upkeep_turn % len(self.slots)]
         try:
-            if self._connections.unresponsive(slot_keys(self.topic.name, slot).store) or not self._broker.look_after(
-                slot
-            ):
+            if self._planner.is_unresponsive(slot) or not self._broker.look_after(slot):
                 self._upkeep_turn += 1
                 self._next_upkeep_s = monotonic_s() + upkeep_s / len(self.slots)
         except RmqError as error:

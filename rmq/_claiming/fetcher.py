@@ -42,21 +42,13 @@ class _Round:
         requests: Its requests; those without a `reply` are under way.
         sent_s: When it was sent, on the clock of `monotonic_s`.
         metered: Whether tokens of the rate limit were taken for it.
-        late: Whether its holder waits no longer: the outcomes of requests without a reply are under way.
+        late: Whether its holder waits no longer: replies that have not arrived are part of a later result.
     """
 
     requests: Sequence[ClaimRequest]
     sent_s: float
     metered: bool
     late: bool = False
-
-    def leave(self) -> None:
-        """Stop waiting: replies that have not arrived are part of a later result."""
-        self.late = True
-        for request in self.requests:
-            if request.reply is None:
-                for claim, _ in request.settled:
-                    claim.busy = True
 
 
 class _ClaimCall(NamedTuple):
@@ -128,7 +120,8 @@ class Fetcher:
 
         Returns:
             The new claims, and the rows whose outcomes certainly did not reach Redis. In a cluster, a reply that takes
-            longer than `PATIENCE_S` is part of a later result; the claims that it settles are `busy` until then.
+            longer than `PATIENCE_S` is part of a later result; until then `free` leaves the claims that it settles
+            `busy`.
 
         Raises:
             RedisUnavailableError: Redis did not answer before the deadline.
@@ -163,7 +156,7 @@ class Fetcher:
     ) -> FetchResult:
         """Send the planned claims and the given outcomes without waiting: `collect` returns the result.
 
-        The claims of the settled rows are `busy` until then.
+        `free` leaves the claims of the settled rows `busy` until then.
 
         Args:
             plan: The plan of the claims.
@@ -179,7 +172,7 @@ class Fetcher:
             round_ = _Round(requests, sent_s, metered=plan.tokens > 0)
             self._post(round_, CLAIM_BYTES // 2)
             self.is_ahead = True
-            round_.leave()
+            round_.late = True
         if plan.tokens:
             self._rate_limiter.refund(plan.tokens - sum(request.limit for request in requests))
         return FetchResult(unsent=unsent)
@@ -229,7 +222,7 @@ class Fetcher:
         if self._connections.multi_node:
             self._post(round_, CLAIM_BYTES, deadline_s)
             error_ = self._take(self._calls.completions(PATIENCE_S), result, round_)
-            round_.leave()
+            round_.late = True
             return error_
         calls = self._build(round_, CLAIM_BYTES)  # nothing goes on while the only server is silent
         replies = self._connections.run_many([call for call, _ in calls], PATIENCE_S, deadline_s)
