@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[2]
 CEILINGS = {
     "rmq/_admin": 2_421,
     "rmq/_broker": 1_670,
-    "rmq/_claiming": 2_220,
+    "rmq/_claiming": 2_205,
     "rmq/_io": 630,
-    "rmq/_listening": 2_342,
+    "rmq/_listening": 2_288,
     "rmq/_model": 3_553,
     "rmq/_ownership": 2_460,
     "rmq/_processes": 1_810,
@@ -31,7 +31,7 @@ CEILINGS = {
     "rmq/_sending": 630,
     "rmq/_transport": 2_706,
     "rmq/adapters": 347,
-    "rmq/aio": 1_650,
+    "rmq/aio": 1_611,
     "rmq/cli": 3_395,
     "rmq/dashboard": 1_531,
     "rmq/demo": 1_190,
@@ -41,10 +41,10 @@ CEILINGS = {
     "rmq/spi": 130,
     "rmq/testing": 421,
     "rmq/views": 903,
-    "rmq/*.py": 810,
+    "rmq/*.py": 785,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_150,
+    "tests": 79_152,
     "benchmarks": 6_795,
 }
 """Most lines of code of a package; one that is not listed may have none."""
