@@ -15,9 +15,7 @@ from rmq._io.observers import Observers
 from rmq._io.reports import Sparing, reporter
 from rmq._listening.concurrency import ConcurrencyLimiter, ListenerPermits
 from rmq._listening.handler_invoker import ListenerSetup
-from rmq._listening.idle_policy import NORMAL, IdlePolicy
 from rmq._listening.listener import Listener
-from rmq._listening.stream_janitor import StreamUpkeep
 from rmq._listening.worker import Worker
 from rmq._model.claims import size_of
 from rmq._model.deliveries import Delivery
@@ -70,7 +68,6 @@ class ListenerRunner:
         observers: Observers of the handlers.
         lost_calls: Calls `on_lost` of the listeners of this process.
         worker: The class of its workers.
-        pace: Pauses between calls to Redis while no message is due.
     """
 
     def __init__(
@@ -82,20 +79,16 @@ class ListenerRunner:
         observers: Observers,
         lost_calls: LeaseLostNotifier,
         worker: type[Worker] = Worker,
-        pace: IdlePolicy = NORMAL,
     ) -> None:
         topic, runtime = listener.topic, connections.runtime
         self.listener = listener
         self.stopping = runtime.event()
         self._coordinator = coordinator
-        self.upkeep: StreamUpkeep | None = None
         source: Broker
         if listener.group is None:
             source = QueueBroker(connections, topic)
         else:
             source = join_group(connections, topic, listener.group, listener.start, resume_as=listener.resume_as)
-        if source.upkeep_s is not None:
-            self.upkeep = StreamUpkeep(source, source.upkeep_s, self._slots, self.finished, pace.tidy_s)
         self._lost_calls = lost_calls
         self._permits: ListenerPermits | None = None  # if only `threads` limits the number of handlers
         if pool.shared or listener.adaptive is not None:
@@ -103,7 +96,7 @@ class ListenerRunner:
         setup = ListenerSetup(
             listener, self.stopping, coordinator, self._permits, observers, self._on_lost, self._hold_back
         )
-        threads = worker.number_for(listener)
+        threads = 1 if worker.claims_for_all else listener.threads
         if coordinator is None:
             self.planners = [ClaimPlanner(connections, topic, range(topic.slots), source=source)]
             shared = self.planners * threads
@@ -153,7 +146,7 @@ class ListenerRunner:
         """The registered definition of the listener's topic."""
         return self.listener.topic
 
-    def _slots(self) -> Collection[int]:
+    def slots(self) -> Collection[int]:
         """Return the slots to serve: all of them, or with owners those that this process owns."""
         if self._coordinator is None:
             return range(self.listener.topic.slots)
@@ -177,7 +170,7 @@ class ListenerRunner:
             self.topic.name,
             self.listener.group,
             self.listener.threads,
-            tuple(sorted(self._slots())),
+            tuple(sorted(self.slots())),
             tuple(sorted({claim.slot for claim in held})[:MOST_BUSY]),
             sum([len(claim.held_rows()) for claim in held]),
             handled,

@@ -16,7 +16,7 @@ from rmq._listening.heartbeat import Heartbeat
 from rmq._listening.idle_policy import NORMAL, IdlePolicy, idle_policy
 from rmq._listening.listener import Listener, check_shared
 from rmq._listening.listener_runner import WATCHER_S, ListenerRunner
-from rmq._listening.stream_janitor import StreamJanitor
+from rmq._listening.stream_janitor import StreamJanitor, StreamUpkeep
 from rmq._listening.watcher import Watcher
 from rmq._listening.worker import Worker
 from rmq._model.deliveries import Delivery
@@ -136,11 +136,8 @@ class ListenerSet:
         pace = self.pace = idle_policy(idle, listeners, multi_node=self._connections.multi_node)
         self._known.look_s = max(LOOK_S, pace.identify_s)
         self._connections.look_seldom(pace.identify_s)  # a report that is refused tells sooner
-        lost_calls, shared = LeaseLostNotifier(runtime), (self._worker, pace)
-        runners = [
-            ListenerRunner(self._connections, listener, coordinator, pool, self._observers, lost_calls, *shared)
-            for listener in listeners
-        ]
+        shared = (coordinator, pool, self._observers, LeaseLostNotifier(runtime), self._worker)
+        runners = [ListenerRunner(self._connections, listener, *shared) for listener in listeners]
         if coordinator is not None:
             follower = OwnershipFollower(coordinator, runners, self._connections, drain_s, pace.identify_s)
             follower.start()
@@ -148,7 +145,8 @@ class ListenerSet:
         self.runners, self.stopped = runners, False
         timetable = self._timetable = Timetable(self._connections, self._known, self._observers, pace)
         self._heartbeat = Heartbeat(self._connections, runners, coordinator is not None, pace, timetable.look)
-        upkeeps = [runner.upkeep for runner in runners if runner.upkeep is not None]
+        intervals = [(runner, runner.leases.broker.upkeep_s) for runner in runners]
+        upkeeps = [StreamUpkeep(runner, every_s, pace.tidy_s) for runner, every_s in intervals if every_s is not None]
         janitors = [StreamJanitor(upkeeps, runtime)] if upkeeps else []
         watchers = [Watcher(self._connections, runners, pace), *janitors]
         self._watchers = [*watchers, timetable]  # which the heartbeat starts
@@ -260,10 +258,8 @@ class Timetable:
 
     def _start(self) -> None:
         runtime, topic = self._connections.runtime, self._known.registered(RECURRING)
-        listener = Listener(topic, self._handler)
-        pool, lost_calls = ConcurrencyLimiter(runtime, None), LeaseLostNotifier(runtime)
-        shared = (None, pool, self._handler.watching, lost_calls, Worker, self._pace)
-        runner = ListenerRunner(self._connections, listener, *shared)
+        shared = (None, ConcurrencyLimiter(runtime), self._handler.watching, LeaseLostNotifier(runtime))
+        runner = ListenerRunner(self._connections, Listener(topic, self._handler), *shared)
         self._keeper = LeaseKeeper(self._connections, [runner.leases])
         self._jobs = (runner, Watcher(self._connections, [runner], self._pace))
         for job in (self._keeper, *self._jobs):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
-from rmq._broker.broker import Broker
 from rmq._io.backend import Background, Event, Runtime
 from rmq._io.reports import reporter
+from rmq._listening.listener_runner import ListenerRunner
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
 from rmq.errors import RmqError
@@ -18,23 +18,13 @@ class StreamUpkeep:
     """The clean-up of the slots that a listener serves; see `Broker.look_after`.
 
     Args:
-        source: The broker of the topic.
+        runner: The running listener.
         every_s: Interval between clean-ups, in seconds.
-        slots: Returns the slots to clean up.
-        finished: Returns the number of entries handled so far.
         rest_s: If not 0: while no entry is handled, only one slot, in turn, is cleaned up in so many seconds.
     """
 
-    def __init__(
-        self,
-        source: Broker,
-        every_s: float,
-        slots: Callable[[], Collection[int]],
-        finished: Callable[[], int],
-        rest_s: float,
-    ) -> None:
-        self._source = source
-        self._slots, self._finished = slots, finished
+    def __init__(self, runner: ListenerRunner, every_s: float, rest_s: float) -> None:
+        self._runner, self._broker = runner, runner.leases.broker
         self._pause_s = every_s * (0.5 + draw_jitter() / 2)  # so that the processes do not all ask at once
         self._rest_s, self._rest_until_s = rest_s, 0.0
         self._before = self._turn = 0
@@ -45,15 +35,15 @@ class StreamUpkeep:
         """Clean up the slots whose turn it is. Errors are logged, and the clean-up is repeated."""
         for slot in self._slots_in_turn():
             try:
-                while not stopping.is_set() and self._source.look_after(slot):
+                while not stopping.is_set() and self._broker.look_after(slot):
                     pass
             except RmqError as error:
-                log.warning("slot %d of topic %s could not be cleaned up: %s", slot, self._source.topic.name, error)
+                log.warning("slot %d of topic %s could not be cleaned up: %s", slot, self._broker.topic.name, error)
         self.next_s = monotonic_s() + self._pause_s
 
     def _slots_in_turn(self) -> Collection[int]:
-        slots = self._slots()
-        finished, before = self._finished(), self._before
+        slots = self._runner.slots()
+        finished, before = self._runner.finished(), self._before
         self._before = finished
         if not self._rest_s or finished != before or not slots:
             return slots

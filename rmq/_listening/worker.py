@@ -23,7 +23,6 @@ from rmq._claiming.rounds import MOST_BATCHED, MOST_PREFETCHED, PREFETCH_S, Clai
 from rmq._io.backend import Background
 from rmq._io.reports import reporter
 from rmq._listening.handler_invoker import HandlerInvoker, ListenerSetup
-from rmq._listening.listener import Listener
 from rmq._model.claims import Selection, deliveries_of, settle_open, size_of
 from rmq._model.deliveries import Claim, Delivery
 from rmq._model.outcomes import RELEASED
@@ -86,6 +85,9 @@ class Worker(Background):
     grace_s = 0.0
     """Time between the timeout of a call and its abandonment; 0, since a thread cannot be interrupted."""
 
+    claims_for_all = False
+    """Whether one worker claims for all handlers of a listener; else each claims for its own."""
+
     settle = None
     """None: outcomes are recorded on the delivery and sent with the next claim. For `Delivery`."""
 
@@ -108,11 +110,6 @@ class Worker(Background):
         self._most_each = min(self._batch or 1, MAX_BATCH) if self._columns else MAX_BATCH
         self._permits = setup.permits
         self.may_claim_ahead = self._permits is None and not self.keeps_order
-
-    @staticmethod
-    def number_for(listener: Listener) -> int:
-        """Return the number of workers of a listener."""
-        return listener.threads
 
     def run(self) -> None:
         """Work until the listener stops."""

@@ -85,6 +85,7 @@ class TaskWorker(Worker):
 
     survived = Exception
     grace_s = CANCEL_S
+    claims_for_all = True
 
     def __init__(self, setup: ListenerSetup, planner: ClaimPlanner, number: int) -> None:
         super().__init__(setup, planner, number)
@@ -107,12 +108,6 @@ class TaskWorker(Worker):
         self._changed = self.runtime.event()
         self._ended = self.runtime.event()
         """Set whenever a handler has ended."""
-
-    @staticmethod
-    def number_for(listener: Listener) -> int:
-        """Return one worker, which claims for all lanes."""
-        del listener
-        return 1
 
     def permitted_round(self) -> bool:
         """Run a round with the permits that are available."""
