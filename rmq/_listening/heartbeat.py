@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from rmq._broker import shared
 from rmq._io.backend import Background
 from rmq._io.reports import reporter
-from rmq._listening.idle_policy import NORMAL, IdlePolicy
+from rmq._listening.idle_policy import IdlePolicy
 from rmq._listening.listener_runner import ListenerRunner
 from rmq._model.times import monotonic_s
 from rmq._model.workers import BEAT_S, WorkerInfo, process_name
@@ -47,8 +47,8 @@ class Heartbeat(Background):
         connections: Connections,
         runners: Sequence[ListenerRunner],
         zookeeper: bool,
-        pace: IdlePolicy = NORMAL,
-        on_beat: Callable[[], None] | None = None,
+        pace: IdlePolicy,
+        on_beat: Callable[[], None],
     ) -> None:
         super().__init__(connections.runtime, "rmq-census")
         self._on_beat = on_beat
@@ -76,7 +76,7 @@ class Heartbeat(Background):
                 level = logging.DEBUG if self.reached is False else logging.WARNING
                 log.log(level, "the heartbeat of worker %s failed: %s", self.worker, error)
                 self.reached, wait_s = False, BEAT_S  # in economy mode the worker would expire before its next report
-            if self._on_beat is not None and self.reached:
+            if self.reached:
                 self._on_beat()
             if self._stopping.wait(wait_s):
                 break

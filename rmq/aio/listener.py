@@ -343,15 +343,13 @@ async def _limited(call: Awaitable[R], timeout_s: float) -> R:
     Raises:
         TimeoutError: The call was cancelled and has ended, even if it ignored the cancellation and returned.
     """
-    limit, ended = asyncio.timeout(timeout_s), f"the handler was cancelled after its timeout of {timeout_s:g} s"
-    result: Any = None
+    limit = asyncio.timeout(timeout_s)
     try:
         async with limit:
             result = await call
+        if not limit.expired():
+            return result
     except TimeoutError:
-        if limit.expired():
-            raise TimeoutError(ended) from None
-        raise
-    if limit.expired():
-        raise TimeoutError(ended)
-    return result
+        if not limit.expired():
+            raise
+    raise TimeoutError(f"the handler was cancelled after its timeout of {timeout_s:g} s")
