@@ -230,45 +230,40 @@ class BatchSender:
 
     def _settle(self, batch: Batch, result: SendResult | RmqError) -> bool:
         """Record the result of a batch, and send its remaining messages until all are stored or refused."""
-        first = part = 0
-        while isinstance(result, SendResult):
-            first = self._record(batch, result, first)
-            if first == len(batch):
-                return self._error is None
-            part += 1
-            result = self._send_rest(batch, first, part)
-        if self._blocks and isinstance(result, BacklogFullError):
-            return self._settle_patiently(batch, first, part)
+        first, part, waits = 0, 0, False
+        while True:
+            if isinstance(result, SendResult):
+                first = self._record(batch, result, first)
+                if first == len(batch):
+                    return self._error is None
+                part += 1
+            elif self._blocks and not waits and isinstance(result, BacklogFullError):
+                if batch.completion is None:
+                    return self._store_in_parts(batch, first)
+                waits = True  # a repeat in another process has the same calls, so the messages stay together
+            else:
+                break
+            result = self._send_rest(batch, first, part, waits)
         full = isinstance(result, CollectionFullError | SumOutOfRangeError) and not self._blocks  # of the last one
         if full or isinstance(result, FixedTimePassedError):  # of all of them
             self._refuse(cast("RmqError", result), batch.originals(first))
             return self._error is None
         return self._fail(result, batch.originals(first))
 
-    def _settle_patiently(self, batch: Batch, first: int, part: int) -> bool:
+    def _store_in_parts(self, batch: Batch, first: int) -> bool:
         """Send a batch, starting at one of its messages, in parts as space becomes free in the backlog."""
-        sleep, slots = self._connections.runtime.sleep, self._broker
-        while first < len(batch):
-            if batch.completion is None:
-                stored, error = send_patiently(slots, batch.slot, batch[first:], sleep, self._detailed, each=True)
-                first = self._record(batch, stored, first)
-                if error is not None:
-                    return self._fail(error, batch.originals(first))
-                continue
-            call = self._rest_call(batch, first, part)  # a repeat in another process has the same calls
-            try:
-                stored = wait_for_room(partial(self._connections.run, call), slots.topic.full_timeout_s, sleep)
-            except FixedTimePassedError as passed:
-                self._refuse(passed, batch.originals(first))
-                break
-            except RmqError as trouble:
-                return self._fail(trouble, batch.originals(first))
-            first, part = self._record(batch, stored, first), part + 1
-        return self._error is None
+        sleep, rest = self._connections.runtime.sleep, batch[first:]
+        stored, error = send_patiently(self._broker, batch.slot, rest, sleep, self._detailed, each=True)
+        first = self._record(batch, stored, first)
+        return self._error is None if error is None else self._fail(error, batch.originals(first))
 
-    def _send_rest(self, batch: Batch, first: int, part: int) -> SendResult | RmqError:
+    def _send_rest(self, batch: Batch, first: int, part: int, waits: bool) -> SendResult | RmqError:
+        """Send a batch, starting at one of its messages; with `waits`, once the backlog has room for all of them."""
+        send = partial(self._connections.run, self._rest_call(batch, first, part))
         try:
-            return self._connections.run(self._rest_call(batch, first, part))
+            if waits:
+                return wait_for_room(send, self._broker.topic.full_timeout_s, self._connections.runtime.sleep)
+            return send()
         except RmqError as error:
             return error
 
