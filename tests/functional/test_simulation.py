@@ -70,9 +70,9 @@ def test_a_seed_replays_exactly() -> None:
 
 @pytest.mark.timeout(300)
 def test_simulations_find_planted_bugs() -> None:
-    bugs = ("when it is claimed", "drops a fresh copy", "failed flight", "reply is lost counts")
+    bugs = ("when it is claimed", "drops a fresh copy", "failed flight", "reply is lost counts", "wrong callers")
     printed = simulate("--most", "40", *bugs, program="tests.simulation.planting")
     assert len(printed.splitlines()) == len(bugs) + 1
-    assert printed.splitlines()[-1].startswith("4 of 4 bugs found")
-    for check in ("lost:", "unexpected:"):
+    assert printed.splitlines()[-1].startswith("5 of 5 bugs found")
+    for check in ("lost:", "unexpected:", "refused:"):
         assert check in printed

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from rmq import SendResult
+from rmq import Producer, SendResult
 from rmq.errors import RedisUnavailableError
 from tests.simulation.plan import Fault, Plan, SendPlan, TopicPlan, WorkerPlan
 from tests.simulation.runner import Runner
 from tests.simulation.server import Server
 from tests.simulation.simulation import Outcome, Simulation
+from tests.support.core import Message
 
 PLAN = Plan(
     seed=1,
@@ -78,6 +79,17 @@ def test_an_accepted_send_was_carried_out(monkeypatch: pytest.MonkeyPatch, error
 
     monkeypatch.setattr("rmq._sending.producer.Producer.send", send)
     assert simulated(lambda simulation: None).kinds == ({kind} if kind else set())
+
+
+def test_a_send_is_told_what_became_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each send of the plan is a new message."""
+    send = Producer.send
+
+    def tell(producer: Producer, message: Message) -> SendResult:
+        return replace(send(producer, message), new=0, merged=1)
+
+    monkeypatch.setattr(Producer, "send", tell)
+    assert simulated(lambda simulation: None).kinds == {"told"}
 
 
 @pytest.mark.parametrize("seed", range(1, 5))

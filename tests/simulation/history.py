@@ -32,6 +32,8 @@ class Sent:
         state: `open` while it is under way or its process has died in it, then `accepted`, `unknown` or `refused`.
         executed_ms: Redis' times at which it was carried out; several where it was repeated.
         executed_s: The same by the monotonic clock.
+        new: For each time that it was carried out 1 if it was new, 0 if it merged; `None` where the server told only of
+            how many of several messages are new.
         basis: What its slot follows from; empty for its content.
     """
 
@@ -45,6 +47,7 @@ class Sent:
     state: str = "open"
     executed_ms: list[int] = field(default_factory=list[int])
     executed_s: list[float] = field(default_factory=list[float])
+    new: list[int | None] = field(default_factory=list[int | None])
     basis: str = ""
 
 

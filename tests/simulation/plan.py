@@ -47,6 +47,9 @@ REPLICATED = 0.5
 LAGS, LAGS_REPLICATED = (0.0, 0.0, 0.05, 1.0), (0.0, 1.0, 4.0, 4.0)
 """How many seconds of writes a failover forgets. Where sends wait for a replica it is often longer than they wait."""
 
+BURST_S, MOST_DIVIDED = 5.0, 3
+"""In plans with bursts, the sends of so long a time are one burst, and calls of so few messages are divided."""
+
 QUIET_LENGTH, QUIET_SENDS = 4.0, 0.03
 """How much longer a quiet plan is, and how many of the sends a second it has."""
 
@@ -183,7 +186,7 @@ class Plan:
         economy: Whether the workers idle in economy.
         long: Whether it is sparse, and lasts for many hours.
         slow: Whether most handlers are quick, and few of them take much longer than a lease.
-        bursts: Whether each producer sends the calls of some seconds at the same time, a thread each.
+        bursts: Whether a producer makes the calls that are due at the same time at once, a thread each.
         schedules: The schedules, and `schedule_changes` what becomes of them, by time.
     """
 
@@ -300,19 +303,19 @@ def draw_plan(seed: int, limits: Limits | None = None) -> Plan:
     )
     sends_per_s = limits.sends_per_s * (QUIET_SENDS if quiet else 1)
     sends = sends_in(chance, length_s, topics, sends_per_s, (3,) if harsh else (3, 10, 40))
-    replicated = chance.random() < REPLICATED
+    replicated, bursts = chance.random() < REPLICATED, bool(seed % 2)
     plan = Plan(
         seed,
         length_s,
         topics,
         workers,
-        sends,
+        in_bursts(sends) if bursts else sends,
         owned=owned,
         harsh=harsh,
         replicated=replicated,
         sparse=sparse,
         economy=economy,
-        bursts=bool(seed % 2),
+        bursts=bursts,
     )
     faults = sorted(
         (
@@ -333,9 +336,10 @@ def when(what: Fault | SendPlan) -> float:
 
 
 WAITS: Mapping[str, Sequence[int]] = {
-    "range": (20, 200, 1_000, 4_000), "fixed": (1_500, 3_000, 6_000), "delayed": (0, 200, 1_500, 4_000),
+    "range": (20, 200, 1_000, 4_000), "fixed": (1_500, 3_000, 6_000, 1_500, 3_000, 6_000, 0),
+    "delayed": (0, 200, 1_500, 4_000),
 }  # fmt: skip
-"""How long messages wait until they are due, in ms."""
+"""How long messages wait until they are due, in ms; a fixed time that has passed is refused."""
 
 
 def sends_in(
@@ -364,6 +368,20 @@ def sends_in(
         messages = tuple((chance.randrange(contents), what()) for _ in range(size))
         found.append(SendPlan(at_s, f"producer{chance.randrange(2)}", topic, messages))
     return tuple(found)
+
+
+def in_bursts(sends: tuple[SendPlan, ...]) -> tuple[SendPlan, ...]:
+    """Let all sends of some seconds be due at the same time, at one of two producers.
+
+    Calls of one message share round trips, unless they wait for a call with the same content. So those of a few
+    messages are divided, and these calls come first.
+    """
+    found: list[SendPlan] = []
+    for send in sends:
+        burst, messages = int(send.at_s // BURST_S), send.messages
+        for part in [(each,) for each in messages] if len(messages) <= MOST_DIVIDED else [messages]:
+            found.append(SendPlan(burst * BURST_S, f"producer{burst % 2}", send.topic, part))
+    return tuple(sorted(found, key=lambda each: (each.at_s, len(each.messages))))
 
 
 def fault_in(chance: Random, plan: Plan, limits: Limits) -> Fault:

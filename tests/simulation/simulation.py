@@ -16,6 +16,7 @@ from rmq import (
     PriorityMessage,
     RangeMergeMessage,
     RmqClient,
+    SendResult,
     StreamMessage,
     Topic,
     TopicType,
@@ -34,7 +35,7 @@ from tests.simulation.server import Server
 from tests.simulation.streams import begin_groups, dead_entries, entries_left, sorted_set_topics, streams
 from tests.simulation.virtual import inhabit
 from tests.simulation.workers import LONGEST, Worker
-from tests.simulation.world import START_S, HungError, Process, Task, World
+from tests.simulation.world import START_S, HungError, Process, World
 from tests.simulation.zookeeper import (
     SESSION_S,
     Ensemble,
@@ -42,12 +43,9 @@ from tests.simulation.zookeeper import (
     new_coordinator,
     new_redis_coordinator,
 )
-from tests.support.core import Message
+from tests.support.core import Job, Message
 from tests.support.slots import check_topic
 from tests.support.streams import check_stream
-
-BURST_S, MOMENT_S = 5.0, 0.001
-"""Time whose sends are one burst, and between two looks whether the threads of a burst are done."""
 
 DRAIN_S = 240.0
 """How long after the last fault everything has to be handled."""
@@ -111,10 +109,12 @@ class Sending:
         for arguments, outcomes in parts_of(command, reply) if name == "send" else [(command[3:], reply)]:
             found = [self._sents.get(each) or self._sents.get(each[ID_BYTES:]) for each in arguments]
             refused = set[int]() if name == "stream_send" else _refused_places(outcomes)  # it answers ids
-            for place, sent in enumerate(each for each in found if each is not None):
+            sents = [each for each in found if each is not None]
+            for place, sent in enumerate(sents):
                 if place not in refused:
                     sent.executed_ms.append(world.now_ms)
                     sent.executed_s.append(world.now_s)
+                    sent.new.append(_new_of(name, outcomes, len(sents)))
 
 
 def parts_of(command: Sequence[bytes], reply: Sequence[Any]) -> Iterator[tuple[Sequence[bytes], Any]]:
@@ -125,6 +125,13 @@ def parts_of(command: Sequence[bytes], reply: Sequence[Any]) -> Iterator[tuple[S
         if not isinstance(each, bytes):
             yield arguments[at + 1 : last + 1], each
         at = last + 1
+
+
+def _new_of(name: str, reply: Any, number: int) -> int | None:
+    """Return 1 or 0 for a message that was new or merged; `None` for one of several, of which only the sum is told."""
+    if number > 1:
+        return None
+    return 1 if name == "stream_send" else int(reply[0])
 
 
 def _refused_places(reply: Any) -> set[int]:
@@ -272,29 +279,31 @@ class Simulation:
         worker.start()
 
     def _produce(self, process: Process, sends: list[SendPlan]) -> None:
-        """Send one call after the other, or those of a burst at the same time, a thread each."""
-        world, at_once = self.world, self.plan.bursts
-        client = self.client(process)
-        threads: list[Task] = []
-        busy: set[int] = set()  # contents that are being sent: which of two sends is the last one is not known
+        """Send one call after the other, or those that are due at the same time at once, a thread each.
 
-        def run(send: SendPlan, contents: set[int]) -> None:
+        Of calls with a content in common the later one waits: else which of them is the last one would not be known.
+        """
+        world, client, backend = self.world, self.client(process), self.backend(process)
+        last: dict[int, Job] = {}
+
+        def run(send: SendPlan, before: list[Job]) -> None:
+            for each in before:
+                each.join()
             self._send(client, send)
-            busy.difference_update(contents)
 
-        for send in sends:
-            wait_s = send.at_s - at_once * (send.at_s % BURST_S) + START_S - world.now_s
-            contents = {number for number, _ in send.messages}
-            while wait_s > 0 or busy & contents:
-                world.sleep(max(wait_s, MOMENT_S))
-                wait_s = 0.0
-            if at_once:
-                busy |= contents
-                threads.append(world.spawn(process, partial(run, send, contents), f"thread {len(threads)}"))
+        for number, send in enumerate(sends):
+            if (wait_s := send.at_s + START_S - world.now_s) > 0:
+                world.sleep(wait_s)
+            if self.plan.bursts:
+                contents = {content for content, _ in send.messages}
+                before = [last[each] for each in contents if each in last]
+                job = backend.job(partial(run, send, before), f"thread {number}")
+                last |= dict.fromkeys(contents, job)
+                job.start()
             else:
                 self._send(client, send)
-        while not all(each.ended for each in threads):
-            world.sleep(MOMENT_S)
+        for each in last.values():
+            each.join()
         client.close()
         self._sending -= 1
 
@@ -315,12 +324,14 @@ class Simulation:
         assert task is not None
         task.doing = Sending(sents)
         try:
-            self._hand_over(client, topic, sents)
+            result = self._hand_over(client, topic, sents)
         except SendError as error:
             states = {_content_of(each): "unknown" for each in error.unknown}
             states |= {_content_of(each): "refused" for each in error.not_stored}
         except RmqError:
             states = {each.content: "unknown" for each in sents}
+        else:
+            self._compare(result, sents)
         finally:
             task.doing = None
         for sent in sents:
@@ -330,17 +341,21 @@ class Simulation:
             if sent.state == "refused" and sent.executed_ms:
                 world.failed(f"refused: send {sent.number} of {sent.topic}/{sent.content} was carried out")
 
-    def _hand_over(self, client: RmqClient, topic: Topic, sents: list[Sent]) -> None:
+    def _compare(self, result: SendResult, sents: list[Sent]) -> None:
+        """Find a call that was given another call's reply."""
+        if len(sents) == 1 and (new := sents[0].new) and result.new not in new:
+            sent = sents[0]
+            self.world.failed(
+                f"told: send {sent.number} of {sent.topic}/{sent.content} counts {result.new} as new, the server {new}"
+            )
+
+    def _hand_over(self, client: RmqClient, topic: Topic, sents: list[Sent]) -> SendResult:
         if self.history.topics[topic.name].kind == "delayed":
             queue = DelayedQueue(client, topic.name, slots=topic.slots, lease=topic.lease)
-            queue.offer_many((sent.content, timedelta(milliseconds=sent.what)) for sent in sents)
-            return
+            return queue.offer_many((sent.content, timedelta(milliseconds=sent.what)) for sent in sents)
         messages = [self._message(sent) for sent in sents]
         producer = client.producer(topic)
-        if len(messages) > 1:
-            producer.send_many(messages)
-        else:
-            producer.send(messages[0])
+        return producer.send_many(messages) if len(messages) > 1 else producer.send(messages[0])
 
     def _sent(self, topic: Topic, number: int, what: int) -> Sent:
         plan = self.history.topics[topic.name]

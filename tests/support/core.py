@@ -103,6 +103,7 @@ from rmq._claiming.rounds import PrefetchSize as PrefetchSize
 from rmq._claiming.wakeups import PROOF_S as PROOF_S
 from rmq._claiming.wakeups import Wakeups as Wakeups
 from rmq._io.backend import THREADS as THREADS
+from rmq._io.backend import Job as Job
 from rmq._listening.handler_invoker import ListenerSetup as ListenerSetup
 from rmq._listening.heartbeat import Heartbeat as Heartbeat
 from rmq._listening.idle_policy import LONG_LOOK_S as LONG_LOOK_S
