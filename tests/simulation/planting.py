@@ -21,7 +21,6 @@ from unittest import mock
 
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import plant
-from tests.simulation.plan import Limits
 from tests.simulation.plans import plan_of
 from tests.simulation.plants import PLANTS, Plant
 from tests.simulation.runner import Runner
@@ -84,8 +83,7 @@ def seeds_until_found(bug: Plant, first: int, most: int = MOST_SEEDS) -> tuple[i
     """Return after how many seeds from `first` on a bug is found, and by which check; `None` where it is not."""
     with planted(bug) as scripts, Runner(scripts) as runner:
         for number in range(most):
-            limits = Limits(scheduled=1.0) if bug.scheduled else Limits(scheduled=0.0)
-            outcome = runner.run(plan_of(first + number, limits))
+            outcome = runner.run(plan_of(first + number, bug.limits))
             if outcome.violations:
                 return number + 1, str(outcome.violations[0])
     return None, ""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.mutants.mutant import Edit
+from tests.simulation.plan import Limits
+
+USUAL, SCHEDULED = Limits(scheduled=0.0), Limits(scheduled=1.0)
+STREAMS, OWNED_STREAMS = replace(USUAL, kinds=("stream",)), replace(USUAL, kinds=("stream",), owned=1.0)
+"""Plans that have what some bugs need, of which the usual ones are few."""
 
 
 @dataclass(frozen=True)
@@ -15,25 +20,25 @@ class Plant:
         name: What goes wrong, in words.
         python: Path of a function, as `module:Class.method`, text to replace in it, text to put there.
         lua: The same for the scripts; see `tests.mutants`.
-        scheduled: Whether only plans with schedules can find it.
+        limits: Of which plans its seeds are: those that have what it needs, such as schedules, a stream or owners.
     """
 
     name: str
     python: tuple[Edit, ...] = ()
     lua: tuple[Edit, ...] = ()
-    scheduled: bool = False
+    limits: Limits = USUAL
 
 
 def _schedules(name: str, *edits: Edit) -> Plant:
-    return Plant(name, python=edits, scheduled=True)
+    return Plant(name, python=edits, limits=SCHEDULED)
 
 
 def _python(name: str, *edits: Edit) -> Plant:
     return Plant(name, python=edits)
 
 
-def _lua(name: str, *edits: Edit) -> Plant:
-    return Plant(name, lua=edits)
+def _lua(name: str, *edits: Edit, limits: Limits = USUAL) -> Plant:
+    return Plant(name, lua=edits, limits=limits)
 
 
 LEASES, HANDLERS = "rmq._claiming.leases", "rmq._listening.handler_invoker:HandlerInvoker"
@@ -145,15 +150,26 @@ PLANTS = (
     _lua(
         "a pass over what is pending goes on where the last one ended",
         ("scan_pending", "pass.cursor = ''\n    pass.at", "pass.at"),
+        limits=STREAMS,
     ),
     _lua(
         "a stranger's ack of an entry counts",
         ("held_counts", "#ids, holder)) do", "#ids)) do"),
         ("held_counts", "row and row[2] == holder", "row"),
         ("settle_entries", "counts[id] == deliveries and mine", "counts[id] and mine"),
+        limits=STREAMS,
     ),
-    _lua("an owner reads on beside its owner before", ("claim_entries", "and busy_until == 0 then", "then")),
-    _lua("a stream is trimmed before all groups have acked", ("stream_trim", "not unacked and", "unacked and")),
+    _lua(
+        "an owner reads on beside its owner before",
+        ("claim_entries", "and busy_until == 0 then", "then"),
+        ("claim_entries", "not (others and others_at_work(slot, epoch, now_ms, lease_ms, out))", "true"),
+        limits=OWNED_STREAMS,
+    ),
+    _lua(
+        "a stream is trimmed before all groups have acked",
+        ("stream_trim", "not unacked and", "unacked and"),
+        limits=STREAMS,
+    ),
     _python(
         "what is put back into a delayed queue is gone",
         ("rmq.delayed:DelayedQueue.put_back", "delivery.nack(error=error)", "delivery.ack()"),
