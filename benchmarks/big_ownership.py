@@ -12,13 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from rmq import Coordinator
 from rmq._ownership.capacity import SESSION_BYTES, SessionBudget
+from rmq._ownership.redis_keeper import RedisCoordinator
 from rmq._processes.zookeeper import JUTE_MAXBUFFER
 from tests.support.zookeeper import ZooKeeperEnsemble
 
@@ -106,11 +107,8 @@ class WorkerProcess:
         self.process.wait()
 
 
-def work(hosts: str, name: str, said: str, session_bytes: str, session_s: str, *topics: str) -> None:
-    """Be a worker until killed."""
-    worker = Coordinator(
-        hosts, name, chroot=CHROOT, session_timeout_s=float(session_s), session_bytes=int(session_bytes)
-    )
+def take_part(worker: Coordinator | RedisCoordinator, topics: Mapping[str, int]) -> None:
+    """Let a worker own slots of topics (name -> number of slots), and hand over at once what it is asked for."""
 
     def hand_over() -> None:
         for key in worker.revoking():
@@ -118,10 +116,18 @@ def work(hosts: str, name: str, said: str, session_bytes: str, session_s: str, *
 
     worker.on_change = hand_over
     worker.start(60)
-    for topic in topics:
-        place, _, slots = topic.partition("=")
+    for place, slots in topics.items():
         worker.register_topic(place, f'{{"slots":{slots},"version":4,"min_reader":4}}')
-        worker.consume(place, int(slots))
+        worker.consume(place, slots)
+
+
+def work(hosts: str, name: str, said: str, session_bytes: str, session_s: str, *topics: str) -> None:
+    """Be a worker until killed."""
+    worker = Coordinator(
+        hosts, name, chroot=CHROOT, session_timeout_s=float(session_s), session_bytes=int(session_bytes)
+    )
+    named = (topic.partition("=") for topic in topics)
+    take_part(worker, {place: int(slots) for place, _, slots in named})
     with open(said, "a") as out:
         while True:
             out.write(f"{len(worker.owned())}\n")

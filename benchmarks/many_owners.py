@@ -12,35 +12,29 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.big_ownership import take_part
 from rmq._broker.keys import OWNERS_KEYS
 from rmq._ownership.redis_keeper import RedisCoordinator
 from rmq._ownership.values import RedisOwners
 from rmq._transport.urls import parse_url
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 
 TOPIC = "jobs"
 IDLE_S = 20.0
+LIMIT_S = 300.0
 
 
 def work(url: str, process: str, coordinators: str, slots: str, session_s: str) -> None:
     """Run so many coordinators until killed."""
-    workers: list[RedisCoordinator] = []
-    for number in range(int(coordinators)):
-        worker = RedisCoordinator(parse_url(url), RedisOwners(float(session_s), f"{process}-{number}"))
-
-        def hand_over(worker: RedisCoordinator = worker) -> None:
-            for key in worker.revoking():
-                worker.drained(*key)
-
-        worker.on_change = hand_over
-        worker.start(60)
-        worker.register_topic(TOPIC, f'{{"slots":{slots},"version":4,"min_reader":4}}')
-        worker.consume(TOPIC, int(slots))
-        workers.append(worker)
+    owners = (RedisOwners(float(session_s), f"{process}-{number}") for number in range(int(coordinators)))
+    workers = [RedisCoordinator(parse_url(url), each) for each in owners]
+    for worker in workers:
+        take_part(worker, {TOPIC: int(slots)})
     while True:
         time.sleep(60)
 
@@ -80,19 +74,6 @@ def owners(server: Any) -> dict[bytes, bytes]:
     return {path: node.split(b" ", 4)[4] for path, node in nodes.items() if path.startswith(prefix)}
 
 
-def wait_for(done: Callable[[], bool], timeout_s: float = 300.0) -> None:
-    """Wait until something holds.
-
-    Raises:
-        SystemExit: It does not hold in time.
-    """
-    until_s = time.monotonic() + timeout_s
-    while not done():
-        if time.monotonic() > until_s:
-            raise SystemExit(f"not within {timeout_s:g} s")
-        time.sleep(0.25)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run, and print what each phase took."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -121,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 whole = len(found) == options.slots and len(counts) == each * processes
                 return whole and names <= running.keys() and max(counts) - min(counts) <= 1
 
-            wait_for(lambda: even(options.processes))
+            wait_until(lambda: even(options.processes), LIMIT_S)
             print(f"{options.slots:,} slots, {options.coordinators} workers, session {options.session:g} s")
             print(f"  joined after {load.since()}")
             time.sleep(2 * options.session)
@@ -131,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             leader: Any = server.hget(OWNERS_KEYS["nodes"], "/leader")
             running.pop(leader.split(b" ", 4)[4].partition(b"-")[0].decode()).kill()
             load.since()
-            wait_for(lambda: even(options.processes - 1))
+            wait_until(lambda: even(options.processes - 1), LIMIT_S)
             print(f"  owned again after the kill of {each} workers: {load.since()}", flush=True)
         finally:
             for process in running.values():

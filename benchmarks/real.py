@@ -11,12 +11,12 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from benchmarks.support import loads, rendering
 from benchmarks.support.children import Child, Line
@@ -28,7 +28,6 @@ from rmq import Coordinator, RmqClient, Topic, TopicType
 from tests.support.owned_worker import owned_by
 from tests.support.zookeeper import ZooKeeperEnsemble
 
-T = TypeVar("T")
 BARE, ALL, IN_ZOOKEEPER, IN_REDIS = "bare Redis", "all three", "ZooKeeper ownership", "Redis ownership"
 SETUPS: dict[str, frozenset[str]] = {
     BARE: frozenset(),
@@ -177,7 +176,7 @@ def _send(line: Line, url: str, case: Case, durability: str, number: int) -> dic
     contents, priorities = loads.contents(number + WARM_UP), loads.priorities(10_000)
     with RmqClient(url, durability=durability) as client:
         producer = client.producer(_topic(case))
-        one_by_one = lambda messages: deque(map(producer.send, _paced(messages)), 0)  # noqa: E731
+        one_by_one = lambda messages: deque(map(producer.send, loads.paced(messages, SINGLE_PER_S)), 0)  # noqa: E731
         send: Any = producer.send_many if case.batch else one_by_one
         line.ready()
         send(loads.soon(TopicType.PRIORITY, contents[number:], priorities, 0))
@@ -185,14 +184,6 @@ def _send(line: Line, url: str, case: Case, durability: str, number: int) -> dic
         cpu_before_s, from_s = cpu_s(), time.time()
         send(loads.soon(TopicType.PRIORITY, contents[:number], priorities, 0))
         return {"from_s": from_s, "until_s": time.time(), "cpu_s": cpu_s() - cpu_before_s}
-
-
-def _paced(messages: Iterable[T]) -> Iterator[T]:
-    """Yield messages at `SINGLE_PER_S`; late ones at once."""
-    from_s = time.monotonic()
-    for number, message in enumerate(messages):
-        time.sleep(max(0.0, from_s + number / SINGLE_PER_S - time.monotonic()))
-        yield message
 
 
 def _work(line: Line, url: str, case: Case, zookeeper: tuple[str, str] | None) -> dict[str, float]:

@@ -160,12 +160,7 @@ def _consume(line: Line, url: str, cargo: str) -> float:
 
 
 def _row(cost: Cost, number: int, client_s: float) -> dict[str, float]:
-    return {
-        "rate_per_s": number / cost.elapsed_s,
-        "server_us": cost.executing_us("evalsha") / number,
-        "server_cpu_us": cost.server_cpu_s * 1e6 / number,
-        "client_cpu_us": client_s * 1e6 / number,
-    }
+    return cost.row(number, "evalsha") | {"client_cpu_us": client_s * 1e6 / number}
 
 
 def tables(document: Document) -> str:

@@ -6,13 +6,12 @@ import argparse
 import statistics
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import redis
 
-from benchmarks.support import rendering
+from benchmarks.support import loads, rendering
 from benchmarks.support.children import Child, Line
 from benchmarks.support.harness import Benchmark, Document, Row
 from benchmarks.support.meters import Figures
@@ -29,29 +28,21 @@ HISTOGRAM_MS = (1, 2, 5, 10, 50, 1_000)
 """The published test of the original: 74 % below 1 ms, 99.9 % up to 2 ms."""
 
 
-def paced(messages: int, per_second: int) -> Iterator[str]:
-    """Yield the clock so many times, at a steady rate, each as soon as it is its turn."""
-    started = time.monotonic()
-    for number in range(messages):
-        time.sleep(max(0.0, started + number / per_second - time.monotonic()))
-        yield str(time.time_ns())
-
-
 def send_paced(line: Line, url: str, name: str, messages: int, per_second: int) -> None:
     """Send messages that carry the sender's clock, in a process of its own."""
     del line
     with RmqClient(url) as client:
         producer = client.producer(Topic(name, TopicType.STREAM, retention=KEEP))
-        for clock in paced(messages, per_second):
-            producer.send(StreamMessage(clock))
+        for _ in loads.paced(range(messages), per_second):
+            producer.send(StreamMessage(str(time.time_ns())))
 
 
 def send_paced_plain(line: Line, url: str, name: str, messages: int, per_second: int) -> None:
     """The same with redis-py alone."""
     del line
     with redis.Redis.from_url(url) as plain:  # pyright: ignore[reportUnknownMemberType]
-        for clock in paced(messages, per_second):
-            plain.xadd(name, {"content": clock})
+        for _ in loads.paced(range(messages), per_second):
+            plain.xadd(name, {"content": str(time.time_ns())})
 
 
 def latency(server: Servers, messages: int, per_second: int, unacked: int) -> dict[str, float]:

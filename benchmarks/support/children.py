@@ -28,11 +28,6 @@ class Child:
         self._process.start()
         theirs.close()
 
-    @property
-    def pid(self) -> int:
-        """The number of the process."""
-        return self._process.pid or 0
-
     def wait_ready(self) -> None:
         """Wait until it has called `line.ready()`."""
         self._receive(_START_LIMIT_S)
@@ -40,10 +35,6 @@ class Child:
     def go(self, word: Any = None) -> None:
         """Let it go on: its `line.ready()` returns this word."""
         self._pipe.send(word)
-
-    def reported(self) -> Any:
-        """Wait for what it reports on the way."""
-        return self._receive(_START_LIMIT_S)
 
     def news(self) -> list[Any]:
         """Return what it has reported since; does not wait."""

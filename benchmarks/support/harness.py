@@ -81,7 +81,7 @@ class Benchmark:
         document |= self.measure(options)
         document["took_s"] = round(time.monotonic() - started_s, 1)
         document["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
-        folder = options.results or results_folder(first_look=options.quick or document.get("sample", False))
+        folder = options.results or results_folder(first_look=options.quick)
         if self.summarize is not None:
             document = self.put_together(document, folder if options.add else None)
         self.save(document, folder)

@@ -31,12 +31,6 @@ Figures = dict[str, dict[str, float]]
 def floor(servers: Servers, life: native.Life, *, lists: bool) -> Figures:
     """Run a load in native commands, on a server that keeps small sets as lists, or that does not."""
     servers.flush()
-    costs = run(servers, life, replies_each=3, lists=lists)
-    return _figures(life.number, costs[0], LISTEN, costs[1])
-
-
-def run(servers: Servers, life: native.Life, *, replies_each: int, lists: bool) -> tuple[Cost, Cost]:
-    """Run encoded sends, then the claims, and return what each of both cost."""
     servers.keep_lists(DEFAULT_ENTRIES if lists else 0)
     try:
         pipe = native.Pipe(servers.port)
@@ -44,25 +38,17 @@ def run(servers: Servers, life: native.Life, *, replies_each: int, lists: bool) 
         with Meter(servers) as sending:
             pipe.run(life.sends)
         with Meter(servers) as claiming:
-            pipe.run(life.claims, replies_each=replies_each)
+            pipe.run(life.claims, replies_each=3)
         pipe.close()
     finally:
         servers.keep_lists()
-    return sending.cost, claiming.cost
+    return _figures(life.number, sending.cost, LISTEN, claiming.cost)
 
 
 def by_rmq(
     servers: Servers, topic: Topic, contents: Sequence[bytes], what: str = LISTEN, cargo: str = loads.PLAIN
 ) -> Figures:
     """Run a load through RMQ: by a batch listener, whose acks ride on its claims, or by pull."""
-    costs = costs_of_rmq(servers, topic, contents, what, cargo)
-    return _figures(len(contents), costs[0], what, costs[1], "evalsha")
-
-
-def costs_of_rmq(
-    servers: Servers, topic: Topic, contents: Sequence[bytes], what: str = LISTEN, cargo: str = loads.PLAIN
-) -> tuple[Cost, Cost]:
-    """Run a load through RMQ, and return what the sends cost and what claims and acks did."""
     servers.flush()
     with RmqClient(servers.url) as client:  # a new one: the flush dropped the topic that the last one registered
         producer = client.producer(topic)
@@ -75,7 +61,8 @@ def costs_of_rmq(
         time.sleep(max(0.0, due_s() - time.time()))
         gc.collect()
         take = _pull if what == PULL else partial(_listen, cargo=cargo)
-        return sending.cost, take(servers, client, topic, len(contents))
+        taking = take(servers, client, topic, len(contents))
+    return _figures(len(contents), sending.cost, what, taking, "evalsha")
 
 
 def native_life(topic_type: TopicType, contents: Sequence[bytes], slots: int) -> native.Life:

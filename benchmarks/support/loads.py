@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from rmq import FixedTimeMessage, Merge, Newest, PriorityMessage, RangeMergeMessage, Sum, Topic, TopicType
 
+T = TypeVar("T")
 Message = PriorityMessage | RangeMergeMessage | FixedTimeMessage
 TYPES = (TopicType.RANGE_MERGE, TopicType.PRIORITY, TopicType.FIXED_TIME)
 BATCH = 500
@@ -104,6 +105,14 @@ def soon_in_columns(topic_type: TopicType, number: int, priorities: Sequence[int
     if topic_type is TopicType.RANGE_MERGE:
         return {"time_range": [delay_ms] * number}
     return {"fixed_times": [int(time.time() * 1000) + delay_ms] * number}
+
+
+def paced(values: Iterable[T], per_second: float) -> Iterator[T]:
+    """Yield values at a steady rate; late ones at once."""
+    from_s = time.monotonic()
+    for number, value in enumerate(values):
+        time.sleep(max(0.0, from_s + number / per_second - time.monotonic()))
+        yield value
 
 
 def laden(topic: Topic, cargo: str, contents: Iterable[bytes], time_range_ms: int) -> Iterator[Any]:

@@ -29,7 +29,6 @@ class Cost:
         server_cpu_s: CPU of all servers, user and system; includes reading, parsing and writing.
         calls: Command -> how often.
         usec: Command -> time the server spent executing it, µs.
-        memory_bytes: Growth of the servers' used memory.
     """
 
     elapsed_s: float
@@ -37,7 +36,6 @@ class Cost:
     server_cpu_s: float
     calls: dict[str, int]
     usec: dict[str, int]
-    memory_bytes: int
 
     def executing_us(self, *commands: str) -> int:
         """Return the time spent executing these commands; all of them where none is named."""
@@ -76,26 +74,23 @@ class Meter:
     def __exit__(self, *_: object) -> None:
         elapsed_s, cpu_after_s = time.perf_counter() - self._started_s, cpu_s()
         server_cpu_s = self._servers_cpu_s() - self._server_cpu_s
-        stats, memory = self._snapshot()
-        stats_before, memory_before = self._before
-        calls = {name: values[0] - stats_before.get(name, (0, 0))[0] for name, values in stats.items()}
-        usec = {name: values[1] - stats_before.get(name, (0, 0))[1] for name, values in stats.items()}
+        stats, before = self._snapshot(), self._before
+        calls = {name: values[0] - before.get(name, (0, 0))[0] for name, values in stats.items()}
+        usec = {name: values[1] - before.get(name, (0, 0))[1] for name, values in stats.items()}
         self.cost = Cost(
             elapsed_s,
             cpu_after_s - self._cpu_s,
             server_cpu_s,
             {name: number for name, number in calls.items() if number},
             {name: number for name, number in usec.items() if number},
-            memory - memory_before,
         )
 
     def _servers_cpu_s(self) -> float:
         found = [client.info("cpu") for client in self._clients]
         return float(sum(cpu["used_cpu_user"] + cpu["used_cpu_sys"] for cpu in found))
 
-    def _snapshot(self) -> tuple[dict[str, tuple[int, int]], int]:
+    def _snapshot(self) -> dict[str, tuple[int, int]]:
         stats: dict[str, tuple[int, int]] = {}
-        memory = 0
         for client in self._clients:
             for key, value in client.info("commandstats").items():
                 name = key.removeprefix("cmdstat_")
@@ -103,8 +98,7 @@ class Meter:
                     continue
                 calls, usec = stats.get(name, (0, 0))
                 stats[name] = (calls + value["calls"], usec + value["usec"])
-            memory += client.info("memory")["used_memory"]
-        return stats, memory
+        return stats
 
 
 def cpu_s() -> float:

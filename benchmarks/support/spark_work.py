@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import psutil
-import pyarrow  # pyright: ignore[reportMissingTypeStubs]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -28,8 +27,6 @@ from rmq.spark import open_session
 from rmq.spark.calls import CHUNK, Chunk
 from rmq.spark.schema import QUEUE
 from rmq.spark.source.reader import to_arrow
-
-pa: Any = pyarrow
 
 SLOTS = 8
 FACTOR, PRIME = 48_271, 100_000_007

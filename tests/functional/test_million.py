@@ -1,4 +1,4 @@
-"""The benchmark of a million messages in small: nothing is lost, and memory stays flat."""
+"""Many messages in one process each for sender and listener: nothing is lost, and memory stays flat."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks.million import LIMIT_MB, play
+from benchmarks.support.flat_memory import LIMIT_MB, play
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

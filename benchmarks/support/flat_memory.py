@@ -1,11 +1,7 @@
-"""A million messages through `send_many` and a batch listener, in one process each: rates, and memory that stays flat.
-
-python -m benchmarks.million [--messages 1000000] [--slots 8] [--batch 1000]
-"""
+"""Many messages through `send_many` and a batch listener, in one process each: rates, and memory that stays flat."""
 
 from __future__ import annotations
 
-import argparse
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.support.children import Child, Line
-from benchmarks.support.harness import Benchmark, Document
 from benchmarks.support.servers import standalone
 from rmq import Delivery, RangeMergeMessage, RmqClient, Topic, TopicType
 
@@ -123,39 +118,8 @@ def play(number: int, slots: int = 8, batch: int = 1_000) -> dict[str, Any]:
     }
 
 
-def measure(options: argparse.Namespace) -> Document:
-    """Send and consume; end with an error where memory was not flat or a message is missing."""
-    number = options.messages or (100_000 if options.quick else 1_000_000)
-    found = play(number, options.slots, options.batch)
-    peak_mb = max(found["sender"]["peak_mb"], found["consumer"]["peak_mb"])
-    if peak_mb >= LIMIT_MB or found["acked"] != number or found["unaccounted"] or any(found["left"].values()):
-        raise SystemExit(f"{peak_mb} MB at most, {found['acked']} acked, left: {found['left']}")
-    return found
-
-
-def tables(document: Document) -> str:
-    """Render the rates and the memory."""
-    return "\n".join(
-        f"{what} {document[f'{what}_per_s']:,}/s, peak {document[who]['peak_mb']:.0f} MB"
-        for what, who in (("sent", "sender"), ("consumed", "consumer"))
-    )
-
-
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--messages", type=int, help="1,000,000; quick: 100,000")
-    parser.add_argument("--slots", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=1_000)
-
-
 def _status_mb(name: str) -> float:
     for line in Path("/proc/self/status").read_text("ascii").splitlines():
         if line.startswith(f"{name}:"):
             return round(int(line.split()[1]) / 1024, 1)
     return 0.0
-
-
-BENCHMARK = Benchmark("million", measure, tables, None, _arguments, repeats=1)
-main = BENCHMARK.main
-
-if __name__ == "__main__":
-    raise SystemExit(main())
