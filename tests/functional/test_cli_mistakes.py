@@ -13,7 +13,7 @@ import pytest
 
 from rmq import Collect, Fixed, Max, Merge, Newest, RmqClient, Sum, Ties, Topic, TopicType
 from rmq.cli.commands import send
-from rmq.cli.input_rows import read_lines
+from rmq.cli.commands.send import read_lines
 from tests.conftest import MakeTopic
 from tests.support.cli import Cli
 from tests.support.core import Reducer

@@ -2,7 +2,7 @@
 
 A job is `run(session, settings, say=nothing) -> Report`. Settings and report are frozen dataclasses. `say` is called
 with a line of text when a step begins. A job does not depend on the command line, and does not start or stop Spark. Its
-command is `rmq/cli/commands/spark/<job>.py`, its program for `spark-submit` is `examples/spark_<job>.py`.
+command is in `rmq/cli/commands/spark/app.py`, its program for `spark-submit` is `examples/spark_<job>.py`.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from rmq import (
     Topic,
     TopicType,
 )
+from rmq.cli.commands.send import MOST_LINE_BYTES, Row, parse_row, read_lines
 from rmq.cli.console import GlobalOptions, Session
-from rmq.cli.input_rows import MOST_LINE_BYTES, Row, parse_row, read_lines
 from rmq.cli.options import (
     parse_count_or_none,
     parse_day,
@@ -235,7 +235,7 @@ def test_lines_end_in_any_way_and_empty_ones_are_left_out() -> None:
 
 
 def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq.cli.input_rows.MOST_LINE_BYTES", 8)
+    monkeypatch.setattr("rmq.cli.commands.send.MOST_LINE_BYTES", 8)
     assert MOST_LINE_BYTES > 16 * 1_048_576 * 6
     with pytest.raises(InvalidValueError, match="line 2 is too long; it must have fewer than 8 bytes"):
         list(read_lines(io.BytesIO(b"a\n" + b"x" * 9)))

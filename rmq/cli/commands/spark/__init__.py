@@ -1,1 +1,1 @@
-"""The commands of `rmq spark`, one module per command."""
+"""The commands of `rmq spark`."""
