@@ -13,17 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq import (
-    Control,
-    ControlResult,
-    DeadFilter,
-    DeadLetters,
-    GroupDead,
-    Inspection,
-    Redriven,
-    Topic,
-    TopicType,
-)
+from rmq import Control, ControlResult, DeadFilter, DeadLetters, GroupDead, Inspection, Redriven, Topic, TopicType
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.pages import from_hex, slot_basis, whole_number
 from rmq.dashboard.queries import Reader

@@ -11,15 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq import (
-    ListenerInfo,
-    RunningHandler,
-    Topic,
-    TopicStats,
-    TopicType,
-    Whereabouts,
-    WorkerInfo,
-)
+from rmq import ListenerInfo, RunningHandler, Topic, TopicStats, TopicType, Whereabouts, WorkerInfo
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.charts import GROUP_METRICS, METRICS, by_metric, heat
 from rmq.dashboard.listing import PLACES as SECTIONS

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from rmq import (
     AuditLine,
@@ -18,7 +19,6 @@ from rmq import (
     Definitions,
     FoundMessage,
     HandlerTimes,
-    ListenerInfo,
     Minute,
     PeekedMessage,
     RmqClient,
@@ -29,11 +29,98 @@ from rmq import (
     UnreadableTopic,
     WorkerInfo,
 )
-from rmq.dashboard.cache import Cache
 from rmq.dashboard.charts import Chart, Line, draw, short
-from rmq.spi import span, sum_of
+from rmq.spi import monotonic_s, span, sum_of
 from rmq.views.findings import Finding, Reading, TopicReading, all_well, findings_of, worst_first
 from rmq.views.reading import rates_between, read_or, read_servers, read_topic, with_trouble
+
+log = logging.getLogger("rmq.dashboard")
+T = TypeVar("T")
+
+FRESH_S = 2.0
+"""Age in seconds up to which a value is not read again."""
+
+REST = 100.0
+"""A value is read again after this multiple of the time that its read took, so that reads take < 1 % of Redis' time."""
+
+LONGEST_REST_S = 60.0
+OLD_S = 10.0
+"""Age in seconds from which a value is read again before it is shown."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    value: Any = None
+    read_s: float | None = None
+    rest_s: float = FRESH_S
+    refreshing: bool = False
+
+
+class Cache:
+    """Values by key. One thread at a time reads a value; while pages use it, it is refreshed in the background."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Hashable, _Entry] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, read: Callable[[], T]) -> T:
+        """Return the cached value of a key, or that of `read` if it is too old. Errors of `read` are not cached."""
+        with self._lock:
+            entry = self._entries.setdefault(key, _Entry())
+        before = entry.value
+        if _too_old(entry):
+            with entry.lock:
+                if _too_old(entry):  # another thread may have read it meanwhile
+                    _read(entry, read)
+        elif _age_s(entry) > entry.rest_s:
+            self._refresh(entry, read)
+            return before
+        return entry.value
+
+    def rest_s(self, key: Hashable) -> float:
+        """Return the time in seconds after which the value of a key is read again."""
+        entry = self._entries.get(key)
+        return FRESH_S if entry is None else entry.rest_s
+
+    def drop(self) -> None:
+        """Drop all values, so that a change shows at once."""
+        with self._lock:
+            self._entries.clear()
+
+    def _refresh(self, entry: _Entry, read: Callable[[], T]) -> None:
+        with self._lock:
+            if entry.refreshing:
+                return
+            entry.refreshing = True
+
+        def work() -> None:
+            try:
+                with entry.lock:
+                    _read(entry, read)
+            except Exception as error:  # the next request reads the value again, and gets the error
+                log.debug("cannot refresh a cached value: %s", error)
+                entry.read_s = None
+            finally:
+                entry.refreshing = False
+
+        threading.Thread(target=work, name="rmq-dashboard-read", daemon=True).start()
+
+
+def _age_s(entry: _Entry) -> float:
+    return float("inf") if entry.read_s is None else monotonic_s() - entry.read_s
+
+
+def _too_old(entry: _Entry) -> bool:
+    return _age_s(entry) > max(OLD_S, 2 * entry.rest_s)
+
+
+def _read(entry: _Entry, read: Callable[[], T]) -> None:
+    began_s = monotonic_s()
+    entry.value = read()
+    entry.read_s = monotonic_s()
+    entry.rest_s = min(LONGEST_REST_S, max(FRESH_S, REST * (entry.read_s - began_s)))
+
 
 PERIODS = {"15m": "Last 15 minutes", "1h": "Last hour", "6h": "Last 6 hours", "24h": "Last 24 hours"}
 """Periods of the charts, with their labels."""
@@ -173,28 +260,19 @@ class Reader:
 
     def handler_times(self, topic: Topic | None = None, group: str | None = None) -> HandlerTimes:
         """Return the handler times of a topic or group, or of all, over the active workers and their last minutes."""
-        workers = (worker for worker in self.workers() if not worker.stale)
-        listeners = (each for worker in workers for each in worker.listeners if group in (None, each.group))
+        active = Reading((), self.workers()).active
+        listeners = (each for worker in active for each in worker.listeners if group in (None, each.group))
         chosen = (each for each in listeners if topic is None or each.topic == topic.name)
         return HandlerTimes.summed(each.times for each in chosen)
 
     def listening(self, topic: Topic, group: str | None = None) -> bool:
         """Return whether an active worker listens to a topic, or for a group of it."""
-        return bool(self._listeners(topic, group))
+        return bool(Reading((), self.workers()).listeners(topic.name, group))
 
     def owners(self, topic: Topic, group: str | None = None) -> dict[int, str]:
         """Return slot -> name of its owner; empty without owners."""
-        owned = [(worker, listener) for worker, listener in self._listeners(topic, group) if worker.zookeeper]
-        return {slot: worker.name for worker, listener in owned for slot in listener.slots}
-
-    def _listeners(self, topic: Topic, group: str | None) -> list[tuple[WorkerInfo, ListenerInfo]]:
-        workers = (worker for worker in self.workers() if not worker.stale)
-        return [
-            (worker, listener)
-            for worker in workers
-            for listener in worker.listeners
-            if (listener.topic, listener.group) == (topic.name, group)
-        ]
+        serving = Reading((), self.workers()).serving(topic.name, group)
+        return {slot: worker.name for worker, listener in serving if worker.zookeeper for slot in listener.slots}
 
     def handler_of(self, message: FoundMessage | PeekedMessage) -> tuple[str, int] | None:
         """Return the worker whose handler has a message, and for how long, ms; `None` if no worker reports it."""

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rmq.dashboard.settings import Credentials, Settings
-from rmq.spi import is_loopback, monotonic_s, network_of
+from rmq.spi import allows_host, is_loopback, monotonic_s, network_of
 
 log = logging.getLogger("rmq.dashboard")
 
@@ -72,7 +72,7 @@ class Gate:
 
     def _refusal(self, headers: Headers, scope: Scope) -> Response | None:
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or not self._settings.allows(hosts[0]):
+        if len(hosts) != 1 or not allows_host(hosts[0], self._settings.names):
             return PlainTextResponse("This host name is not allowed; see --allow-host.\n", 421)
         expected = self._settings.credentials
         address: str = (scope.get("client") or ("",))[0]  # empty over a Unix socket

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rmq.errors import InvalidValueError
-from rmq.spi import allows_host, is_loopback
+from rmq.spi import is_loopback
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8642
 
@@ -55,7 +55,3 @@ class Settings:
                 f"host is {self.host}, which other machines can reach; without a login, anyone there could use the "
                 "dashboard: set a user and a password"
             )
-
-    def allows(self, host_header: str) -> bool:
-        """Return whether a request with this host header is accepted; see `rmq.spi.allows_host`."""
-        return allows_host(host_header, self.names)

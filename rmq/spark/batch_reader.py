@@ -31,21 +31,22 @@ from rmq.spark import entries
 from rmq.spark.arrow import pa, spark_types
 from rmq.spark.calls import BOTH, Page, Parts, place_keys, read_place
 from rmq.spark.entries import GroupStates
-from rmq.spark.option_checks import check_topic
-from rmq.spark.options import Options
-from rmq.spark.schema import check_topic_has, columns_of, entry_columns, every_column
-from rmq.spark.selection import more_of, names_of, offered, parts_of, sends_of, together, topics_of
-from rmq.spi import AnyPlace, id_key
-from rmq.spi.scripts import (
-    MAX_BATCH,
-    Connections,
-    dead_message,
-    meaning_of,
-    priority_of,
-    score_of,
-    slot_keys,
-    unwrap,
+from rmq.spark.options import Options, check_topic
+from rmq.spark.schema import (
+    check_topic_has,
+    columns_of,
+    entry_columns,
+    every_column,
+    more_of,
+    names_of,
+    offered,
+    parts_of,
+    sends_of,
+    together,
+    topics_of,
 )
+from rmq.spi import AnyPlace, id_key
+from rmq.spi.scripts import MAX_BATCH, Connections, dead_message, meaning_of, priority_of, score_of, slot_keys, unwrap
 
 PLACES: dict[str, AnyPlace] = {"backlog": "store", "inflight": "prepare", "waiting": "retry", "dead": "dead"}
 

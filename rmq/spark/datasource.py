@@ -15,8 +15,7 @@ from pyspark.sql.types import StructType
 
 from rmq import TopicType
 from rmq.errors import InvalidValueError
-from rmq.spark.option_checks import check_batch, check_replays, check_sink, check_topic
-from rmq.spark.options import PLAN_S, Options, parse_options
+from rmq.spark.options import PLAN_S, Options, check_batch, check_replays, check_sink, check_topic, parse_options
 from rmq.spark.schema import check_schema
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class RmqDataSource(DataSource):
             UnknownTopicError: The topic is not registered.
         """
         from rmq.spark.batch_reader import columns_of_topics
-        from rmq.spark.selection import chosen, topics_of
+        from rmq.spark.schema import chosen, topics_of
 
         with closing(self._parsed.connections(most_s=PLAN_S)) as connections:
             topics = topics_of(connections, self._parsed, whole=False)
@@ -75,7 +74,7 @@ class RmqDataSource(DataSource):
                 offer, or offers with another type.
         """
         from rmq.spark.batch_reader import PruningReader, RmqReader
-        from rmq.spark.selection import check_chosen
+        from rmq.spark.schema import check_chosen
 
         check_batch(self._parsed)
         check_schema(self._parsed.queue, schema)
@@ -93,9 +92,8 @@ class RmqDataSource(DataSource):
             UnknownTopicError: The topic is not registered.
         """
         from rmq.spark.batch_reader import check_columns
-        from rmq.spark.selection import check_chosen, topics_of
-        from rmq.spark.source.many import ManyStreamReader
-        from rmq.spark.source.reader import LogStreamReader, RmqStreamReader
+        from rmq.spark.schema import check_chosen, topics_of
+        from rmq.spark.source.reader import LogStreamReader, ManyStreamReader, RmqStreamReader
 
         check_schema(self._parsed.queue, schema)
         check_chosen(self._parsed, schema)

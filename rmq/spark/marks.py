@@ -11,17 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from rmq import PriorityRule, Topic
 from rmq.errors import BatchChangedError
-from rmq.spi.scripts import (
-    ITEMS,
-    Call,
-    Connections,
-    EncodedMessage,
-    RpcId,
-    read_record,
-    refusal,
-    send_calls,
-    sent_key,
-)
+from rmq.spi.scripts import ITEMS, Call, Connections, EncodedMessage, RpcId, read_record, refusal, send_calls, sent_key
 
 COUNTED = frozenset("SC")
 """Kinds of records whose value changes if the same send is repeated."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 from rmq import (
     GroupStats,
@@ -59,47 +59,38 @@ class Severity(Enum):
 
 
 class Kind(Enum):
-    """What a finding is about, the worst first."""
+    """What a finding is about, the worst first, each with the command that shows more.
 
-    NO_WORKER = "no-worker"
-    NOT_CLAIMED = "not-claimed"
-    UNOWNED = "unowned"
-    HUNG_HANDLER = "hung-handler"
-    MEMORY = "memory"
-    UNACCOUNTED = "unaccounted"
-    BEHIND = "behind"
-    LONG_HANDLER = "long-handler"
-    FAILING = "failing"
-    FAILING_AGAIN = "failing-again"
-    DEAD_GROWING = "dead-growing"
-    PAUSED = "paused"
-    HELD_BACK = "held-back"
-    FULL = "full"
-    SILENT = "silent"
-    UNREADABLE = "unreadable"
-    DELETING = "deleting"
+    Attributes:
+        command: The command; `{topic}` stands for the topic's name.
+    """
 
+    _value_: str
+    command: str
 
-COMMANDS = {
-    Kind.NO_WORKER: "rmq workers",
-    Kind.NOT_CLAIMED: "rmq workers",
-    Kind.UNOWNED: "rmq workers",
-    Kind.HUNG_HANDLER: "rmq workers --json",
-    Kind.MEMORY: "rmq stats",
-    Kind.UNACCOUNTED: "rmq stats {topic} --slots",
-    Kind.BEHIND: "rmq stats {topic}",
-    Kind.LONG_HANDLER: "rmq workers --json",
-    Kind.FAILING: "rmq search {topic} --place retry",
-    Kind.FAILING_AGAIN: "rmq search {topic} --place retry",
-    Kind.DEAD_GROWING: "rmq dead list {topic}",
-    Kind.PAUSED: "rmq audit {topic}",
-    Kind.HELD_BACK: "rmq topics show {topic}",
-    Kind.FULL: "rmq topics show {topic}",
-    Kind.SILENT: "rmq workers",
-    Kind.UNREADABLE: "rmq topics",
-    Kind.DELETING: "rmq topics delete --help",
-}
-"""Kind of a finding -> the command that shows more; `{topic}` stands for the topic's name."""
+    def __new__(cls, value: str, command: str) -> Self:
+        """Return a member with this value."""
+        member = object.__new__(cls)
+        member._value_, member.command = value, command
+        return member
+
+    NO_WORKER = "no-worker", "rmq workers"
+    NOT_CLAIMED = "not-claimed", "rmq workers"
+    UNOWNED = "unowned", "rmq workers"
+    HUNG_HANDLER = "hung-handler", "rmq workers --json"
+    MEMORY = "memory", "rmq stats"
+    UNACCOUNTED = "unaccounted", "rmq stats {topic} --slots"
+    BEHIND = "behind", "rmq stats {topic}"
+    LONG_HANDLER = "long-handler", "rmq workers --json"
+    FAILING = "failing", "rmq search {topic} --place retry"
+    FAILING_AGAIN = "failing-again", "rmq search {topic} --place retry"
+    DEAD_GROWING = "dead-growing", "rmq dead list {topic}"
+    PAUSED = "paused", "rmq audit {topic}"
+    HELD_BACK = "held-back", "rmq topics show {topic}"
+    FULL = "full", "rmq topics show {topic}"
+    SILENT = "silent", "rmq workers"
+    UNREADABLE = "unreadable", "rmq topics"
+    DELETING = "deleting", "rmq topics delete --help"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +121,7 @@ class Finding:
     @property
     def command(self) -> str:
         """The command that shows more."""
-        return COMMANDS[self.kind].format(topic=self.topic)
+        return self.kind.command.format(topic=self.topic)
 
     def to_document(self) -> dict[str, Any]:
         """Return the finding as JSON values."""
@@ -197,9 +188,14 @@ class Reading:
         """The workers that have reported in time."""
         return [worker for worker in self.workers if not worker.stale]
 
+    def serving(self, topic: str, group: str | None = None) -> list[tuple[WorkerInfo, ListenerInfo]]:
+        """Return the listeners of active workers for a topic, or for a group of it, with their workers."""
+        listeners = ((worker, one) for worker in self.active for one in worker.listeners)
+        return [(worker, one) for worker, one in listeners if (one.topic, one.group) == (topic, group)]
+
     def listeners(self, topic: str, group: str | None = None) -> list[ListenerInfo]:
         """Return the listeners of active workers for a topic, or for a group of it."""
-        return [one for each in self.active for one in each.listeners if (one.topic, one.group) == (topic, group)]
+        return [one for _, one in self.serving(topic, group)]
 
 
 def findings_of(reading: Reading) -> list[Finding]:

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from rmq import Delivery, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq.dashboard.cache import LONGEST_REST_S
+from rmq.dashboard.queries import LONGEST_REST_S
 from rmq.dashboard.settings import Settings
 from tests.support.browser import LIMIT_MS, MARKS, Open, Watched, press, said, violations
 from tests.support.dashboard import served

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from rmq import Merge, Sum, Topic, TopicType
 from rmq.errors import InvalidValueError
 from rmq.spark import keyed, merged, with_slot
-from rmq.spark.jobs.archive import open_archive
 from rmq.spark.jobs.redrive import Again
+from rmq.spark.jobs.replay import open_archive
 
 pytestmark = pytest.mark.slow
 

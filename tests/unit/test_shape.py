@@ -19,7 +19,6 @@ MOST_PRIVATE = 120
 
 
 SMALL_FILES = {
-    "rmq.adapters.django.handlers",
     "rmq.dashboard.app",
     "rmq.dashboard.server",
     "rmq.demo.cluster",

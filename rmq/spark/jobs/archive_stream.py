@@ -36,15 +36,7 @@ from rmq.spark.schema import ENTRIES
 from rmq.spark.session import watching
 from rmq.spark.source.batches import LogBatch
 from rmq.spark.source.log_driver import LogDriver
-from rmq.spi.scripts import (
-    Connections,
-    Lock,
-    Registry,
-    call_slots,
-    checked_group,
-    look_at_stream,
-    read_stream,
-)
+from rmq.spi.scripts import Connections, Lock, Registry, call_slots, checked_group, look_at_stream, read_stream
 
 DAY_MS = 86_400_000
 

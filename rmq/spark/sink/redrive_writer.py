@@ -16,8 +16,7 @@ from rmq import Redriven, Topic
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa
 from rmq.spark.figures import RedisTime
-from rmq.spark.option_checks import given
-from rmq.spark.options import PLAN_S, Options
+from rmq.spark.options import PLAN_S, Options, given
 from rmq.spark.schema import lowered
 from rmq.spark.sink.columns import TEXT, WHOLE
 from rmq.spark.sink.pacing import Limit, TaskPace, limit_of

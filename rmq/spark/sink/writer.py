@@ -24,8 +24,7 @@ from rmq.errors import InvalidValueError, RmqError, UnknownTopicError
 from rmq.spark.arrow import pa
 from rmq.spark.figures import report_write
 from rmq.spark.marks import Mark, counts, note_cut
-from rmq.spark.option_checks import check_values
-from rmq.spark.options import PLAN_S, Options
+from rmq.spark.options import PLAN_S, Options, check_values
 from rmq.spark.schema import PARTITION, lowered
 from rmq.spark.sink.bad_rows import open_folder
 from rmq.spark.sink.columns import by_topic, check_routed, columns_for, routes

@@ -19,8 +19,7 @@ from rmq import Coordinator, Owner, Ownership, RedisOwners, SlotStats, Topic
 from rmq.errors import FencedError, RedisUnavailableError, ReplyLostError, RmqError
 from rmq.spark import calls
 from rmq.spark.calls import Driver
-from rmq.spark.option_checks import zookeeper_access
-from rmq.spark.options import Options
+from rmq.spark.options import Options, zookeeper_access
 from rmq.spark.slots import QuerySlots, SettledBatch
 from rmq.spark.source.batches import Batch
 from rmq.spi import monotonic_s

@@ -30,10 +30,9 @@ from rmq import (
 )
 from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark import RmqDataSource
-from rmq.spark.source import many
+from rmq.spark.source import reader
 from rmq.spark.source.commits import tell
-from rmq.spark.source.many import ManyStreamReader, from_offset
-from rmq.spark.source.reader import RmqStreamReader
+from rmq.spark.source.reader import ManyStreamReader, RmqStreamReader, from_offset
 from tests.conftest import MakeTopic
 from tests.support.core import query_keys, slot_keys
 from tests.support.waiting import wait_until
@@ -140,7 +139,7 @@ def test_spark_tells_of_a_commit_to_all_topics(
 def test_a_pattern_finds_new_topics_and_names_that_are_left_out_are_acked(
     sender: RmqClient, topics: tuple[Topic, Topic], make_query: MakeQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(many, "FIND_S", 0.0)
+    monkeypatch.setattr(reader, "FIND_S", 0.0)
     one, two = topics
     fill(sender, one, 5)
     query = make_query(topicPattern=f"{one.name}|{two.name}")
@@ -262,7 +261,7 @@ def test_a_pattern_meets_ten_kinds_of_new_topics(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What can be read is read with its payloads; the others are left out with a warning, and keep their messages."""
-    monkeypatch.setattr(many, "FIND_S", 0.0)
+    monkeypatch.setattr(reader, "FIND_S", 0.0)
     first = make_topic(TopicType.PRIORITY)
     fill(sender, first, 2)
     pattern = f".*{first.name.rpartition('-')[2]}"
@@ -327,7 +326,7 @@ def test_a_pattern_meets_ten_kinds_of_new_topics(
     assert query.plan() == {}
     assert len(list(sender.stream(log).range())) == sender.inspect(brief).stats().backlog == 1
     query.reader.stop()
-    with mock.patch("rmq.spark.selection.MOST_TOPICS", 8):
+    with mock.patch("rmq.spark.schema.MOST_TOPICS", 8):
         late = make_topic(TopicType.PRIORITY)
         fill(sender, late, 1)
         query.restart()
@@ -351,7 +350,7 @@ def test_at_once_a_pattern_leaves_out_no_topic_of_its_checkpoint(
     for topic in (*topics, late):
         fill(sender, topic, 3)
     sender.change_topic(topics[0].changed(max_retries=2))  # a new topic would be refused with it
-    with mock.patch("rmq.spark.selection.MOST_TOPICS", 2):
+    with mock.patch("rmq.spark.schema.MOST_TOPICS", 2):
         query.restart()
         query.reader.prepareForTriggerAvailableNow()
         fill(sender, topics[1], 5)

@@ -9,11 +9,10 @@ import threading
 import pytest
 
 from rmq import GroupSlot, GroupStats, Minute, SlotStats, Topic, TopicStats, TopicType
-from rmq.dashboard import cache as cache_module
-from rmq.dashboard.cache import Cache
+from rmq.dashboard import queries
 from rmq.dashboard.charts import HEIGHT, MOST_POINTS, WIDTH, Line, draw, heat, nice_top, short
 from rmq.dashboard.pages import slot_basis
-from rmq.dashboard.queries import Sample, Samples, basis_for
+from rmq.dashboard.queries import Cache, Sample, Samples, basis_for
 from rmq.dashboard.rendering import MOST_TEXT, message_link, payload
 from rmq.dashboard.server import listening
 from rmq.dashboard.settings import Credentials, Settings
@@ -185,7 +184,7 @@ def test_addresses_of_messages() -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1_000.0]
-    monkeypatch.setattr(cache_module, "monotonic_s", lambda: now[0])
+    monkeypatch.setattr(queries, "monotonic_s", lambda: now[0])
     return now
 
 

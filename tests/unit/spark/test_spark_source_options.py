@@ -12,8 +12,7 @@ from rmq._broker.claims import CLAIM_BYTES
 from rmq.errors import InvalidValueError, RedisUnavailableError
 from rmq.spark import options as options_module
 from rmq.spark import save
-from rmq.spark.option_checks import check_read, check_source
-from rmq.spark.options import PLAN_S, Options, parse_options
+from rmq.spark.options import PLAN_S, Options, check_read, check_source, parse_options
 from rmq.spark.schema import MORE, check_schema, of_reads
 from rmq.spark.sink.bad_rows import open_folder
 from rmq.spark.sink.writer import BatchWriter
