@@ -16,23 +16,27 @@ from pathlib import Path
 from benchmarks.support.harness import LOAD, RESULTS, ROOT, Document
 
 PAGES = tuple(ROOT / "docs" / "records" / f"{name}.md" for name in ("benchmarks", "merging_rivals"))
-MODULES = {
-    "cost": "benchmarks.cost",
-    "throughput": "benchmarks.throughput",
-    "real": "benchmarks.real",
+NAMES = (
+    "cost",
+    "throughput",
+    "real",
+    "latency",
+    "backlog",
+    "scaling",
+    "aio",
+    "streams",
+    "consuming",
+    "spark",
+    "spark_source",
+)
+"""The benchmarks of RMQ itself, in the order in which the suite runs them."""
+MODULES = {name: f"benchmarks.{name}" for name in NAMES} | {
     "owners": "benchmarks.real",
-    "peers": "benchmarks.peers.comparison",
-    "latency": "benchmarks.latency",
-    "backlog": "benchmarks.backlog",
     "backlog_full": "benchmarks.backlog",
-    "scaling": "benchmarks.scaling",
+    "peers": "benchmarks.peers.comparison",
     "merging_rivals": "benchmarks.merging_rivals.comparison",
-    "aio": "benchmarks.aio",
-    "streams": "benchmarks.streams",
-    "consuming": "benchmarks.consuming",
-    "spark": "benchmarks.spark",
-    "spark_source": "benchmarks.spark_source",
 }
+"""Name of a result -> the module that renders it."""
 _MARKED = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -12,21 +12,8 @@ import time
 from collections.abc import Sequence
 
 from benchmarks import report
+from benchmarks.report import NAMES
 from benchmarks.support.harness import FIRST_LOOKS, ROOT, say
-
-NAMES = (
-    "cost",
-    "throughput",
-    "real",
-    "latency",
-    "backlog",
-    "scaling",
-    "aio",
-    "streams",
-    "consuming",
-    "spark",
-    "spark_source",
-)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
