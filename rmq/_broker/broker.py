@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from rmq._broker import claims
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, Ack, ClaimPart, ClaimReplies, Outcomes
@@ -15,7 +15,7 @@ from rmq._broker.sends import MERGES_AGAIN, QueueSends, send_calls
 from rmq._model.batches import EncodedMessage
 from rmq._model.claims import MergedDelivery
 from rmq._model.deliveries import Claim, Delivery, Holder
-from rmq._model.replies import NO_OWNER, Claimed, ClaimedRows, ClaimReply, ExtendReply, Owner, SendResult, SettleReply
+from rmq._model.replies import NO_OWNER, ClaimedRows, ClaimReply, ExtendReply, Owner, SendResult, SettleReply
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
@@ -147,11 +147,12 @@ class QueueBroker:
         return False
 
     def claims(
-        self, slot: int, reply: ClaimReply[Claimed], lease_until_s: float, holder: Holder, owner: Owner
+        self, slot: int, reply: ClaimReply[ClaimedRows], lease_until_s: float, holder: Holder, owner: Owner
     ) -> list[Claim]:
         if not reply.messages:
             return []
-        rows, kind = cast("ClaimedRows", reply.messages), Delivery if self.topic.merge is None else MergedDelivery
+        kind = Delivery if self.topic.merge is None else MergedDelivery
         return [
-            Claim(self.topic, slot, part, reply.now_ms, lease_until_s, holder, owner, kind) for part in rows.by_score()
+            Claim(self.topic, slot, rows, reply.now_ms, lease_until_s, holder, owner, kind)
+            for rows in reply.messages.by_score()
         ]

@@ -15,7 +15,7 @@ from rmq._io.wire import Argument
 from rmq._model.replies import (
     ALL_SETTLED,
     NO_OWNER,
-    Claimed,
+    NO_ROWS,
     ClaimedRows,
     ClaimReply,
     ExtendReply,
@@ -242,7 +242,7 @@ def result_of(call: Callable[[], Call[Any]], parse: Callable[[Any], T], reply: A
         return unreadable(call(), error)
 
 
-def queue_claims(topic: Topic, sweep_limit: int = SWEEP_LIMIT) -> Claims[Claimed]:
+def queue_claims(topic: Topic, sweep_limit: int = SWEEP_LIMIT) -> Claims[ClaimedRows]:
     """Return the builder of the claims of a topic that is not a stream.
 
     Args:
@@ -376,9 +376,9 @@ def renewal_args(claims: Sequence[Ack]) -> list[Argument]:
     return [part for content, claim_score in claims for part in (claim_score, content)]
 
 
-def _parse_claim(max_retries: int, reply: list[Any]) -> ClaimReply[Claimed]:
+def _parse_claim(max_retries: int, reply: list[Any]) -> ClaimReply[ClaimedRows]:
     now_ms, next_due_ms, resume, swept, stale, items, bodies, unmatched, stamp, score = reply[:10]
-    messages: Sequence[Claimed] = ()
+    messages = NO_ROWS
     if score:  # that of all of them, whose retries are all left
         scores = [score_of(score)] * len(items)
         messages = ClaimedRows(items, scores, [stamped(int(stamp), max_retries)] * len(items), bodies, True)

@@ -115,7 +115,7 @@ class StreamBroker:
 
     def claim_call(
         self, parts: Sequence[ClaimPart], most_bytes: int = CLAIM_BYTES
-    ) -> Call[ClaimReplies[StreamClaimed]]:
+    ) -> Call[ClaimReplies[Sequence[StreamClaimed]]]:
         unseen, busy = self._unseen, self._busy
         own = [
             part._replace(start=unseen.get(part.slot, 1)) if part.limit >= OWN_FROM and part.slot in busy else part
@@ -124,7 +124,7 @@ class StreamBroker:
         return self._claims(own, most_bytes)
 
     def claims(
-        self, slot: int, reply: ClaimReply[StreamClaimed], lease_until_s: float, holder: Holder, owner: Owner
+        self, slot: int, reply: ClaimReply[Sequence[StreamClaimed]], lease_until_s: float, holder: Holder, owner: Owner
     ) -> list[Claim]:
         """Return the entries in the reply to a claim, in their order; log entries that had been deleted."""
         log_lost(self.topic, slot, self.member.group, reply.lost)
@@ -140,7 +140,7 @@ class StreamBroker:
             claims.append(claim)
         return claims
 
-    def _note(self, slot: int, reply: ClaimReply[StreamClaimed]) -> None:
+    def _note(self, slot: int, reply: ClaimReply[Sequence[StreamClaimed]]) -> None:
         if len(reply.messages) >= OWN_FROM:
             self._busy.add(slot)
         else:

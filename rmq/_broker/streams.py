@@ -116,7 +116,7 @@ def join(topic: Topic, slot: int, group: str, start: str) -> Call[bool]:
     return _JOIN.call(topic, slot, is_one, group=group, start=start, max_groups=MAX_GROUPS)
 
 
-def stream_claims(topic: Topic, member: Member) -> Claims[StreamClaimed]:
+def stream_claims(topic: Topic, member: Member) -> Claims[Sequence[StreamClaimed]]:
     """Return the claims of a consumer of a group."""
     return Claims(
         _CLAIM,
@@ -200,7 +200,7 @@ _claimed = cast(
 )
 
 
-def claimed_entries(reply: list[Any]) -> ClaimReply[StreamClaimed]:
+def claimed_entries(reply: list[Any]) -> ClaimReply[Sequence[StreamClaimed]]:
     """Parse the reply to one claim."""
     now_ms, next_due_ms, swept, stale, items, lost, ids, contents, tail, unmatched, stamp, number = reply[:12]
     first = own_score(int(stamp))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
-from itertools import repeat
-from typing import Generic, NamedTuple, TypeVar, cast, overload
+from typing import Generic, NamedTuple, TypeVar
 
 
 class Owner(NamedTuple):
@@ -59,8 +57,8 @@ NO_OWNER = Owner()
 Flat = Sequence[bytes]
 """The fields of an entry as Redis returns them: name, value, name, value ...; empty if it has only a content."""
 
-M = TypeVar("M")
-"""A claimed message: `Claimed` or `StreamClaimed`."""
+M = TypeVar("M", bound=Sized)
+"""The messages of a claim: `ClaimedRows`, or a sequence of `StreamClaimed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,23 +161,14 @@ class Redriven(Enum):
     ABSENT = "absent"
 
 
-class Claimed(NamedTuple):
-    """A message as a claim returns it."""
-
-    content: bytes
-    store_score: int  # the score it had in store: due ms, priority, or retries left
-    claim_score: int  # the token that ack, nack and extend compare
-    body: bytes | None
-
-
-class ClaimedRows(Sequence[Claimed]):
-    """The messages of a claim as columns; also a sequence of messages.
+class ClaimedRows:
+    """The messages of a claim as columns.
 
     Attributes:
         contents: Content of each message.
         names: Key of each message within its slot: the content; on a stream topic the id.
-        scores: Score that each message had in store.
-        claim_scores: Claim score of each message.
+        scores: Score that each message had in store: due ms, priority, or retries left.
+        claim_scores: Claim score of each message: the token that ack, nack and extend compare.
         bodies: Body of each message; empty if the slot has no bodies.
         alike: Whether all messages have the same claim score.
     """
@@ -219,32 +208,8 @@ class ClaimedRows(Sequence[Claimed]):
     def __len__(self) -> int:
         return len(self.contents)
 
-    def __iter__(self) -> Iterator[Claimed]:
-        # nothing of Python's own per message: most of a claim's cost is here
-        return map(
-            _claimed, zip(self.contents, self.scores, self.claim_scores, self.bodies or repeat(None), strict=False)
-        )
 
-    @overload
-    def __getitem__(self, index: int) -> Claimed: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Claimed]: ...
-    def __getitem__(self, index: int | slice) -> Claimed | list[Claimed]:
-        if isinstance(index, slice):
-            return list(self)[index]
-        body = self.bodies[index] if self.bodies else None
-        return Claimed(self.contents[index], self.scores[index], self.claim_scores[index], body)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(cast("Sequence[Claimed]", other))
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType] - its columns may change
-
-
-_claimed = cast(
-    "Callable[[tuple[bytes, int, int, bytes | None]], Claimed]",
-    partial(tuple.__new__, Claimed),  # pyright: ignore[reportUnknownMemberType]
-)
+NO_ROWS = ClaimedRows((), (), (), (), True)
 
 
 class StreamClaimed(NamedTuple):
@@ -266,7 +231,7 @@ class ClaimReply(NamedTuple, Generic[M]):  # a frozen dataclass would take five 
     resume: int  # rank at which the next claim goes on, when a bound ended this one's search; else 0
     swept: int  # expired leases and due retries that the sweep moved
     stale: tuple[bytes, ...]  # contents among the settled ones whose claim was no longer ours: nothing changed for them
-    messages: Sequence[M]
+    messages: M
     unmatched: tuple[
         int, ...
     ] = ()  # claim scores of whole claims that were not acked: their deliveries have to be named

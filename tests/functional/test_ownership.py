@@ -18,12 +18,12 @@ from rmq import Coordinator, Delivery, Owner, PriorityMessage, RmqClient, Topic,
 from rmq.errors import CoordinationError, EnsembleMismatchError, FencedError, InvalidValueError, RmqError
 from tests.conftest import Coordinate, MakeTopic
 from tests.support import scenarios
+from tests.support.claims import Claimed
 from tests.support.cli import Cli
 from tests.support.core import (
     ACKED,
     ENSEMBLES_KEY,
     REDIS_KEY,
-    Claimed,
     ClaimPlanner,
     Connections,
     EpochFloors,

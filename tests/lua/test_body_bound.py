@@ -17,14 +17,13 @@ from tests.support.core import (
     EncodedMessage,
     Member,
     Record,
-    claims,
     framed,
     sends,
     slot_keys,
     streams,
     write_record,
 )
-from tests.support.one_slot import claim_group, claim_slot
+from tests.support.one_slot import claim_group, claim_slot, claim_slots
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 MIB = 1_048_576
@@ -77,7 +76,7 @@ def test_a_joined_claim_is_as_full_as_may_be(make_topic: MakeTopic, connections:
         batch = [EncodedMessage(slot, b"%d %03d" % (slot, n), 1_000, b"x" * 20) for n in range(100)]
         connections.run(sends.send_calls(topic)(slot, batch))
     parts = [ClaimPart(slot, 100) for slot in range(4)]
-    replies: Any = connections.run(claims.queue_claims(topic)(parts, most_bytes=412_000))
+    replies: Any = connections.run(claim_slots(topic, parts, most_bytes=412_000))
     assert [len(reply.messages) for reply in replies] == [100] * 4
 
 

@@ -26,7 +26,7 @@ from tests.support.core import (
     streams,
     viewing,
 )
-from tests.support.one_slot import claim_group, claim_slot
+from tests.support.one_slot import claim_group, claim_slot, claim_slots
 from tests.support.slots import T0, SlotState, SlotUnderTest, with_hints
 
 MIB = 1_048_576
@@ -90,7 +90,7 @@ def test_a_joined_claim_is_bounded_in_all(make_topic: MakeTopic, connections: Co
         messages = [EncodedMessage(slot, b"%d %d" % (slot, number), 1_000 + number, b"x" * 600) for number in range(3)]
         connections.run(sends.send_calls(topic)(slot, messages))
     parts = [ClaimPart(slot, 3) for slot in range(4)]
-    replies: Any = connections.run(claims.queue_claims(topic)(parts, most_bytes=2_000))
+    replies: Any = connections.run(claim_slots(topic, parts, most_bytes=2_000))
     assert [len(reply.messages) for reply in replies] == [3, 0, 0, 0]
     assert all(reply.next_due_ms == reply.now_ms for reply in replies[1:])
 
@@ -121,7 +121,7 @@ def test_who_gives_back_tells_the_others(make_slot: MakeSlot) -> None:
     nacks = [Nack(message.content, message.claim_score, "release", message.store_score) for message in held]
     slot.run(with_hints(claim_slot(slot.topic, 0, 0, outcomes=Outcomes(nacks=nacks[:1]))))
     parts = [ClaimPart(0, SETTLE_ONLY), ClaimPart(0, SETTLE_ONLY, Outcomes(nacks=nacks[1:]))]
-    slot.run(with_hints(claims.queue_claims(slot.topic)(parts)))
+    slot.run(with_hints(claim_slots(slot.topic, parts)))
     assert slot.state().hints[before:] == [0, 0]
     slot.run(with_hints(claim_slot(slot.topic, 0, 1)))
     held = slot.run(with_hints(claim_slot(slot.topic, 0, 1))).messages
@@ -296,7 +296,7 @@ def test_many_slots_with_large_contents_are_read_only_as_far_as_they_fit(
         ]
         connections.run(sends.send_calls(topic)(slot, messages))
     parts = [ClaimPart(slot, 9) for slot in range(4)]
-    replies: Any = connections.run(claims.queue_claims(topic)(parts, most_bytes=4_000))
+    replies: Any = connections.run(claim_slots(topic, parts, most_bytes=4_000))
     assert [len(reply.messages) for reply in replies] == [4, 0, 0, 0]
     assert all(reply.next_due_ms == reply.now_ms for reply in replies)
 

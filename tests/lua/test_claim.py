@@ -8,7 +8,8 @@ import pytest
 from rmq import Owner, TopicType
 from rmq.errors import EnsembleMismatchError, FencedError
 from tests.conftest import MakeSlot
-from tests.support.core import Claimed, Nack, control
+from tests.support.claims import Claimed
+from tests.support.core import Nack, control
 from tests.support.core import claims as claiming
 from tests.support.slots import T0, SlotState
 

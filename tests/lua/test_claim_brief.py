@@ -27,12 +27,11 @@ from tests.support.core import (
     Outcomes,
     ScriptLibrary,
     WholeClaim,
-    claims,
 )
 from tests.support.core import (
     sends as sending,
 )
-from tests.support.one_slot import claim_slot
+from tests.support.one_slot import claim_slot, claim_slots
 from tests.support.servers import RedisServer
 from tests.support.slots import (
     CLOCK_KEY,
@@ -143,7 +142,7 @@ class _Pair:
             if not joined:
                 return slot.run(claim_slot(slot.topic, 0, limit, outcomes))
             parts = [ClaimPart(1, SETTLE_ONLY), ClaimPart(0, limit or SETTLE_ONLY, outcomes)]
-            _, reply = slot.run(claims.queue_claims(slot.topic)(parts))
+            _, reply = slot.run(claim_slots(slot.topic, parts))
             assert isinstance(reply, ClaimReply)
             return reply
 
@@ -280,7 +279,7 @@ def test_slots_of_a_call_share_its_bytes(make_pair: MakePair, most_bytes: int, b
 
     def claimed(slot: SlotUnderTest, most_bytes: int) -> list[object]:
         parts = [ClaimPart(number, 2) for number in range(SLOTS)]
-        return list(slot.run(claims.queue_claims(slot.topic)(parts, most_bytes)))
+        return list(slot.run(claim_slots(slot.topic, parts, most_bytes)))
 
     for contents in ([b"w"], [b"xx", b"yy", b"zz"]):
         for slot, number in product(pair.slots, range(SLOTS)):
@@ -298,7 +297,7 @@ def test_where_bytes_are_used_up_few_contents_are_read(redis_url: str, make_topi
         encoded = [EncodedMessage(number, b"%d" % n * 2_048, T0 + 1, None) for n in range(10, 40)]
         slot.run(sending.send_calls(slot.topic)(number, encoded))
     slot.advance(5)
-    call = claims.queue_claims(slot.topic)([ClaimPart(each, 100) for each in range(8)], most_bytes=100_000)
+    call = claim_slots(slot.topic, [ClaimPart(each, 100) for each in range(8)], most_bytes=100_000)
     with slot.client.monitor() as monitor:
         replies = slot.run(call)
         slot.client.echo("that is all")

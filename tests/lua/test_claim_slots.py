@@ -12,8 +12,8 @@ from rmq import Owner, TopicType
 from rmq.errors import FencedError, RmqError, ScriptFailedError
 from tests.conftest import MakeSlot
 from tests.lua.cases import EXPIRED, FULL, LIVE, OWNER, USED_UP
-from tests.support.core import NO_OWNER, SETTLE_ONLY, ClaimPart, ClaimReply, Nack, Outcomes, claims, slot_keys
-from tests.support.one_slot import claim_slot
+from tests.support.core import NO_OWNER, SETTLE_ONLY, ClaimPart, ClaimReply, Nack, Outcomes, slot_keys
+from tests.support.one_slot import claim_slot, claim_slots
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 QUIET = SlotState(store={b"a": T0 - 2, b"b": T0 - 1, b"later": T0 + 10**6})
@@ -23,7 +23,7 @@ STATES = (SlotState(), QUIET, HELD, SPENT, FULL)
 
 
 def claim_from(slot: SlotUnderTest, *parts: ClaimPart) -> Sequence[ClaimReply[Any] | RmqError]:
-    return slot.run(claims.queue_claims(slot.topic)(parts))
+    return slot.run(claim_slots(slot.topic, parts))
 
 
 def slots_of(slot: SlotUnderTest, number: int) -> list[SlotUnderTest]:

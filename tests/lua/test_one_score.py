@@ -6,9 +6,9 @@ import pytest
 
 from rmq import TopicType
 from tests.conftest import MakeSlot
-from tests.support.core import Claimed, ClaimPart
-from tests.support.core import claims as claiming
-from tests.support.one_slot import claim_slot
+from tests.support.claims import Claimed
+from tests.support.core import ClaimPart
+from tests.support.one_slot import claim_slot, claim_slots
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 FRESH = T0 * 1000 + 16
@@ -138,7 +138,7 @@ def test_a_paused_slot_hands_over_nothing(make_slot: MakeSlot) -> None:
 def test_several_slots_share_the_room(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     score = of_one_score(slot, NAMES[:9])
-    first, second = slot.run(claiming.queue_claims(slot.topic)([ClaimPart(0, 4)] * 2, most_bytes=4 * 6))
+    first, second = slot.run(claim_slots(slot.topic, [ClaimPart(0, 4)] * 2, most_bytes=4 * 6))
     assert not isinstance(first, Exception)
     assert not isinstance(second, Exception)
     assert first.messages == claimed(NAMES[:4], score)

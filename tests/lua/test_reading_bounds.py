@@ -9,8 +9,8 @@ import pytest
 
 from rmq import TopicType
 from tests.conftest import MakeSlot, MakeTopic
-from tests.support.core import ClaimPart, Connections, EncodedMessage, claims, dead, sends, slot_keys
-from tests.support.one_slot import claim_slot
+from tests.support.core import ClaimPart, Connections, EncodedMessage, dead, sends, slot_keys
+from tests.support.one_slot import claim_slot, claim_slots
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 HELD = T0 * 1000 + 16
@@ -65,7 +65,7 @@ def test_what_does_not_fit_leaves_no_room_for_smaller_ones_of_other_slots(
         ]
         connections.run(sends.send_calls(topic)(slot, messages))
     parts = [ClaimPart(slot, 3) for slot in range(2)]
-    replies: Any = connections.run(claims.queue_claims(topic)(parts, most_bytes=1_000))
+    replies: Any = connections.run(claim_slots(topic, parts, most_bytes=1_000))
     assert [len(reply.messages) for reply in replies] == [1, 0]
 
 

@@ -9,7 +9,8 @@ import redis
 
 from rmq import TopicType
 from tests.conftest import MakeSlot
-from tests.support.core import Ack, Claimed, Outcomes, WholeClaim, claims
+from tests.support.claims import Claimed
+from tests.support.core import Ack, Outcomes, WholeClaim, claims
 from tests.support.one_slot import claim_slot
 from tests.support.slots import T0, SlotUnderTest, scripts_with_fake_clock
 

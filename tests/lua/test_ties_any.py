@@ -15,9 +15,9 @@ from tests.lua.test_spark_scripts import ack as ack_chunk
 from tests.lua.test_spark_scripts import contents as contents_of
 from tests.lua.test_spark_scripts import read as read_chunk
 from tests.stateful.tiers import chosen, in_order, place_of
-from tests.support.core import Claimed, ClaimPart, ClaimReply, Connections, EncodedMessage, Nack, Outcomes, sends
-from tests.support.core import claims as claiming
-from tests.support.one_slot import claim_slot, settle_slot
+from tests.support.claims import Claimed
+from tests.support.core import ClaimPart, ClaimReply, Connections, EncodedMessage, Nack, Outcomes, sends
+from tests.support.one_slot import claim_slot, claim_slots, settle_slot
 from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_under_test
 
 SMALLEST, LARGEST = b"\x00", b"\xff" * 9
@@ -140,7 +140,7 @@ def test_slots_that_are_claimed_from_together_turn_too(make_topic: MakeTopic, co
         connections.run(sends.send_calls(topic)(slot, [EncodedMessage(slot, content, 50, None) for content in tier]))
     missing = {(slot, content) for slot in (0, 1) for content in tier}
     for _ in range(300):
-        replies: Any = connections.run(claiming.queue_claims(topic)([ClaimPart(slot, 2) for slot in (0, 1)]))
+        replies: Any = connections.run(claim_slots(topic, [ClaimPart(slot, 2) for slot in (0, 1)]))
         for slot, reply in enumerate(replies):
             missing -= {(slot, content) for content in names(reply.messages)}
             nacks = [Nack(content, score, "release", 50) for content, score in done(reply)]

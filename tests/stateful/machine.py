@@ -15,11 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rmq import ControlResult, Owner, Topic, TopicType, WhenFull
 from rmq.errors import FencedError, RmqError
 from tests.stateful.model import Model
+from tests.support.claims import Claimed
 from tests.support.core import (
     ALL_SETTLED,
     Ack,
     Call,
-    Claimed,
     ClaimPart,
     ClaimReply,
     Connections,
@@ -37,7 +37,7 @@ from tests.support.core import (
     claims as claiming,
 )
 from tests.support.core import dead as dead_
-from tests.support.one_slot import claim_slot, settle_slot
+from tests.support.one_slot import claim_slot, claim_slots, settle_slot
 from tests.support.slots import CLOCK_KEY, T0, read_state, with_hints
 
 T = TypeVar("T")
@@ -200,8 +200,8 @@ class SlotMachine(RuleBasedStateMachine):
     ) -> None:
         held, stored = dict(self.model.slot.prepare), set(self.model.slot.store)
         outcomes, owner = Outcomes(acks, nacks, whole), self._owner()
-        claim, part = claiming.queue_claims(self.topic, sweep_limit), ClaimPart(0, limit, outcomes, owner)
-        *others, reply = self.connections.run(claim([*self._other_parts(consumer), part]))
+        parts = [*self._other_parts(consumer), ClaimPart(0, limit, outcomes, owner)]
+        *others, reply = self.connections.run(claim_slots(self.topic, parts, sweep_limit=sweep_limit))
         assert isinstance(reply, ClaimReply)
         assert [isinstance(other, ClaimReply) and other.messages for other in others] == [()] * len(others)
         expected = self.model.claim(limit, owner, acks=acks, nacks=nacks, whole=whole, sweep_limit=sweep_limit)

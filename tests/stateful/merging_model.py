@@ -21,7 +21,8 @@ from rmq.errors import (
 )
 from tests.stateful.model import Model
 from tests.stateful.values import MOST, Send, Value, count_of, framed, items_of, newest, record, without
-from tests.support.core import HEAD_BYTES, Claimed, PartlySent, ages_for
+from tests.support.claims import Claimed
+from tests.support.core import HEAD_BYTES, PartlySent, ages_for
 from tests.support.slots import SlotState
 
 Sent = tuple[bytes, int, Send]

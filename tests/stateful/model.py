@@ -15,9 +15,9 @@ from rmq import ControlResult, Owner, Redriven, SendResult, Ties, Topic, TopicTy
 from rmq.errors import BacklogFullError, FencedError, FixedTimePassedError
 from tests.stateful.clock import SlotClock
 from tests.stateful.tiers import chosen, in_order
+from tests.support.claims import Claimed
 from tests.support.core import (
     Ack,
-    Claimed,
     ClaimReply,
     EncodedMessage,
     ExtendReply,

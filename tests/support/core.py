@@ -147,7 +147,6 @@ from rmq._model.records import wrap as wrap
 from rmq._model.records import write_record as write_record
 from rmq._model.replies import ALL_SETTLED as ALL_SETTLED
 from rmq._model.replies import NO_OWNER as NO_OWNER
-from rmq._model.replies import Claimed as Claimed
 from rmq._model.replies import ClaimedRows as ClaimedRows
 from rmq._model.replies import ClaimReply as ClaimReply
 from rmq._model.replies import ExtendReply as ExtendReply

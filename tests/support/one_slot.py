@@ -1,14 +1,15 @@
-"""Claims and settlements of a single slot, as calls: RMQ itself claims and settles in several at once."""
+"""Claims and settlements as calls, mostly of a single slot: RMQ itself claims and settles in several at once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rmq import Owner, Topic
+from tests.support.claims import Claimed, claimed
 from tests.support.core import (
     NO_OWNER,
     Call,
-    Claimed,
     ClaimPart,
     ClaimReply,
     Member,
@@ -30,10 +31,22 @@ def claim_slot(
     most_bytes: int = claims.CLAIM_BYTES,
     owner: Owner = NO_OWNER,
     start: int = 0,
-) -> Call[ClaimReply[Claimed]]:
+) -> Call[ClaimReply[tuple[Claimed, ...]]]:
     """A claim from one slot of a queue; its result is the reply of that slot."""
-    call = claims.queue_claims(topic, sweep_limit)([ClaimPart(slot, limit, outcomes, owner, start)], most_bytes)
-    return call.then(_only)
+    part = ClaimPart(slot, limit, outcomes, owner, start)
+    return claim_slots(topic, [part], most_bytes, sweep_limit=sweep_limit).then(_only)
+
+
+def claim_slots(
+    topic: Topic,
+    parts: Sequence[ClaimPart],
+    most_bytes: int = claims.CLAIM_BYTES,
+    *,
+    sweep_limit: int = claims.SWEEP_LIMIT,
+) -> Call[list[Any]]:
+    """A claim from several slots of a queue; its result are the replies of the slots, with messages one by one."""
+    call = claims.queue_claims(topic, sweep_limit)(parts, most_bytes)
+    return call.then(lambda replies: [*map(claimed, replies)])
 
 
 def claim_group(
@@ -46,7 +59,7 @@ def claim_group(
     own: int = 0,
     most_bytes: int = claims.CLAIM_BYTES,
     owner: Owner = NO_OWNER,
-) -> Call[ClaimReply[StreamClaimed]]:
+) -> Call[ClaimReply[Sequence[StreamClaimed]]]:
     """A claim from one slot for a group; `own`: see `ClaimPart.start`."""
     parts = [ClaimPart(slot, limit, outcomes, owner, int(own))]
     return streams.stream_claims(topic, member)(parts, most_bytes).then(_only)

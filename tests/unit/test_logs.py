@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Delivery, JsonFormatter, LogContext, Topic, TopicType
-from rmq._model.replies import Claimed
 from rmq.logs import about
-from tests.support.claims import claim_of
+from tests.support.claims import Claimed, claim_of
 
 EVIL = b"\x1b[31mred\x1b]0;title\x07 <script>\xff\xfe\r\nforged: line"
 

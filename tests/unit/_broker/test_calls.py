@@ -15,7 +15,7 @@ from rmq._broker import claims as claiming
 from rmq._broker import sends as sending
 from rmq._broker.claims import SETTLE_ONLY, ClaimPart, Nack, Outcomes
 from rmq._model.batches import EncodedMessage
-from rmq._model.replies import Claimed, ClaimReply, ExtendReply, SettleReply
+from rmq._model.replies import ClaimReply, ExtendReply, SettleReply
 from rmq._model.scores import ages_for
 from rmq._transport import refusals
 from rmq.errors import (
@@ -27,6 +27,7 @@ from rmq.errors import (
     RmqError,
     TopicDeletedError,
 )
+from tests.support.claims import Claimed
 from tests.support.one_slot import claim_slot, settle_slot
 
 MERGE, FIXED = Topic("t", TopicType.RANGE_MERGE, slots=4), Topic("t", TopicType.FIXED_TIME, slots=4)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmq._claiming.rounds import FEWEST_SLOTS, FIRST_SLOTS, HEADROOM, MOST_SLOTS, FetchSize
-from rmq._model.replies import Claimed, ClaimReply
+from rmq._model.replies import ClaimReply
+from tests.support.claims import Claimed
 
 
 def reply(messages: int, size_bytes: int = 1, next_due_ms: int = 0) -> ClaimReply[Claimed]:

@@ -19,11 +19,11 @@ from rmq._io.backend import THREADS
 from rmq._model.claims import whole
 from rmq._model.deliveries import Claim
 from rmq._model.outcomes import ACKED, RELEASED
-from rmq._model.replies import Claimed, ExtendReply, Owner
+from rmq._model.replies import ExtendReply, Owner
 from rmq._model.times import monotonic_s
 from rmq._transport.connections import Connections
 from rmq.errors import FencedError, RedisUnavailableError, RmqError
-from tests.support.claims import claim_of
+from tests.support.claims import Claimed, claim_of
 from tests.support.waiting import wait_until
 
 LEASE_S = 9.0

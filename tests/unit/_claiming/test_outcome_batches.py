@@ -14,8 +14,7 @@ from rmq._claiming.rounds import FREED_BYTES, NAMED_ACKS, OutcomeBatch, batch_ou
 from rmq._model.claims import Selection, bytes_of, deliveries_of, size_of, whole
 from rmq._model.deliveries import Claim
 from rmq._model.outcomes import ACKED, RELEASED
-from rmq._model.replies import Claimed
-from tests.support.claims import claim_of
+from tests.support.claims import Claimed, claim_of
 
 TOPIC = Topic("t", TopicType.PRIORITY, slots=4)
 NACKED = Outcome(Verb.NACK, None, "E", "m")

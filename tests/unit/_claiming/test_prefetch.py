@@ -9,9 +9,8 @@ from typing import Any, cast
 from rmq import Consumer, Delivery, Topic, TopicType
 from rmq._claiming.prefetch import Prefetch
 from rmq._io.backend import THREADS
-from rmq._model.replies import Claimed
 from rmq._model.times import monotonic_s
-from tests.support.claims import claim_of
+from tests.support.claims import Claimed, claim_of
 
 TOPIC = Topic("t", TopicType.FIXED_TIME, lease=timedelta(seconds=3600))
 SCORE = 1_790_000_000_000_016

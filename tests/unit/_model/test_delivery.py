@@ -9,10 +9,9 @@ import pytest
 
 from rmq import Delivery, Outcome, Owner, Ties, Topic, TopicType, Verb
 from rmq._model.outcomes import ACKED, RELEASED, describe
-from rmq._model.replies import Claimed
 from rmq._model.times import monotonic_s
 from rmq.errors import AlreadySettledError, InvalidValueError, LeaseLostError
-from tests.support.claims import claim_of
+from tests.support.claims import Claimed, claim_of
 
 SECOND = 1_790_000_000
 

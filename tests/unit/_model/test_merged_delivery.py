@@ -12,8 +12,7 @@ from rmq import Delivery, Merge, Sum, Topic, TopicType, json_merge_patch
 from rmq._model.claims import MergedDelivery
 from rmq._model.deliveries import value_of
 from rmq._model.records import TRACE_MARK, Record, framed, wanting, wrap, write_record
-from rmq._model.replies import Claimed
-from tests.support.claims import claim_of
+from tests.support.claims import Claimed, claim_of
 from tests.unit._model.test_delivery import HolderStub
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
