@@ -1,7 +1,8 @@
 """All operations that wait: locks, sleeps, threads, sockets.
 
 The logic of the library is written once, as plain calls. Here it waits in threads; `rmq.aio` has a `Runtime` of its
-own, with which the same logic waits in an event loop. So no other code in the library may block.
+own, with which the same logic waits in an event loop. So no other code in the library may block, and the event loop's
+runtime overrides every operation, which a test checks: one that it inherited would block the loop.
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ class Job(Protocol):
         ...
 
 
-class Runtime(Protocol):
-    """The operations that wait.
+class Runtime:
+    """The operations that wait; here in threads. `rmq.aio` overrides each of them for an event loop.
 
     Attributes:
         cancellations: Exceptions that a wait of a job raises at the end of the program. The job may still call Redis.
@@ -102,13 +103,13 @@ class Runtime(Protocol):
             share a round trip: a thread is quicker alone than woken by another one, a task is not.
     """
 
-    cancellations: tuple[type[BaseException], ...]
-    outlives_main: bool
-    calls_at_once: int
+    cancellations: tuple[type[BaseException], ...] = ()
+    outlives_main: bool = True
+    calls_at_once: int = 8
 
     def sleep(self, seconds: float) -> None:
         """Wait for a number of seconds."""
-        ...
+        time.sleep(seconds)
 
     def lock(self, *, long: bool = False) -> Lock:
         """Return a new lock.
@@ -117,27 +118,28 @@ class Runtime(Protocol):
             long: Whether it may be held while its holder waits for messages. A waiter for such a lock may be
                 interrupted; a waiter for another one, held during calls to Redis, is not.
         """
-        ...
+        return _LongLock() if long else threading.Lock()
 
     def condition(self) -> Condition:
         """Return a new condition."""
-        ...
+        return threading.Condition()
 
     def event(self) -> Event:
         """Return a new event."""
-        ...
+        return threading.Event()
 
     def job(self, run: Callable[[], object], name: str) -> Job:
         """Return a new job; the end of the program does not wait for it."""
-        ...
+        return threading.Thread(target=run, name=name, daemon=True)
 
     def finish_within(self, action: Callable[[], object], longest_s: float) -> None:
         """Run an action in a job that was interrupted, for a limited time."""
-        ...
+        del longest_s
+        action()
 
     def cancelled(self) -> bool:
         """Return whether the job that calls this was cancelled, also if the exception did not end it."""
-        ...
+        return False
 
     def to_its_end(self, action: Callable[[], object], at_end: Callable[[], object]) -> None:
         """Call a function that others wait for: a caller that is cancelled ends, and the function goes on.
@@ -146,97 +148,40 @@ class Runtime(Protocol):
             action: The function.
             at_end: Called after it in any case, even if the function is not begun.
         """
-        ...
-
-    def caller(self) -> int:
-        """Return a number that the caller's nested calls have, too: of its thread; 0 where calls cannot be nested."""
-        ...
-
-    def interrupted(self) -> int:
-        """Return the number of the caller in which signal handlers run, and which they may interrupt; 0 for none."""
-        ...
-
-    def limited(self, kind: tuple[str, str], action: Callable[[], T]) -> T:
-        """Call a function that needs a connection; an event loop runs some of a kind at a time, the others wait."""
-        ...
-
-    def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function that does not wait through this runtime, such as one of the ZooKeeper client."""
-        ...
-
-    def wait_readable(self, wires: Iterable[Wire], timeout_s: float) -> None:
-        """Wait until one of several wires has data to read, or was closed."""
-        ...
-
-    def wait_progress(self, wires: Iterable[Wire], timeout_s: float) -> None:
-        """Wait until one of several wires has more data, or can send more of what was posted.
-
-        Call each wire's `read` without `wait` first: a partial reply that has arrived does not count.
-        """
-        ...
-
-    def wire_factory(
-        self, url: str, timeout_s: float, connect_s: float | None = None, credentials: Credentials | None = None
-    ) -> Callable[[], Wire]:
-        """Return a factory of unconnected wires to a server; see `rmq._io.wire.wire_factory`."""
-        ...
-
-
-class Threads:
-    """Waits in threads; see `Runtime`."""
-
-    cancellations: tuple[type[BaseException], ...] = ()
-    outlives_main = True
-    calls_at_once = 8
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    def lock(self, *, long: bool = False) -> Lock:
-        return _LongLock() if long else threading.Lock()
-
-    def condition(self) -> Condition:
-        return threading.Condition()
-
-    def event(self) -> Event:
-        return threading.Event()
-
-    def job(self, run: Callable[[], object], name: str) -> Job:
-        return threading.Thread(target=run, name=name, daemon=True)
-
-    def finish_within(self, action: Callable[[], object], longest_s: float) -> None:
-        del longest_s
-        action()
-
-    def cancelled(self) -> bool:
-        return False
-
-    def to_its_end(self, action: Callable[[], object], at_end: Callable[[], object]) -> None:
         try:
             action()
         finally:
             at_end()
 
     def caller(self) -> int:
+        """Return a number that the caller's nested calls have, too: of its thread; 0 where calls cannot be nested."""
         return threading.get_ident()
 
     def interrupted(self) -> int:
+        """Return the number of the caller in which signal handlers run, and which they may interrupt; 0 for none."""
         return threading.main_thread().ident or 0
 
     def limited(self, kind: tuple[str, str], action: Callable[[], T]) -> T:
+        """Call a function that needs a connection; an event loop runs some of a kind at a time, the others wait."""
         del kind
         return action()
 
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function that does not wait through this runtime, such as one of the ZooKeeper client."""
         return action(*args, **kwargs)
 
     def wait_readable(self, wires: Iterable[Wire], timeout_s: float) -> None:
+        """Wait until one of several wires has data to read, or was closed."""
         waiting = poller()
         for wire in wires:
             waiting.register(wire.fileno(), select.POLLIN)
         waiting.poll(timeout_s * 1000)
 
     def wait_progress(self, wires: Iterable[Wire], timeout_s: float) -> None:
+        """Wait until one of several wires has more data, or can send more of what was posted.
+
+        Call each wire's `read` without `wait` first: a partial reply that has arrived does not count.
+        """
         waiting = poller()
         for wire in wires:
             waiting.register(wire.fileno(), select.POLLIN | select.POLLOUT if wire.unsent else select.POLLIN)
@@ -245,6 +190,7 @@ class Threads:
     def wire_factory(
         self, url: str, timeout_s: float, connect_s: float | None = None, credentials: Credentials | None = None
     ) -> Callable[[], Wire]:
+        """Return a factory of unconnected wires to a server; see `rmq._io.wire.wire_factory`."""
         return wire_factory(url, timeout_s, connect_s, credentials)
 
 
@@ -274,7 +220,7 @@ class _LongLock:
         self.release()
 
 
-THREADS = Threads()
+THREADS = Runtime()
 
 
 class Background(ABC):

@@ -1,4 +1,4 @@
-"""Runtime of the library's logic in an event loop: the counterpart of `rmq._io.backend.Threads`."""
+"""Runtime of the library's logic in an event loop: the counterpart of the threads of `rmq._io.backend`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
-from rmq._io.backend import Condition, Event, Job, Lock
+from rmq._io.backend import Condition, Event, Job, Lock, Runtime
 from rmq._io.reports import reporter
 from rmq._io.wire import Credentials, Wire
 from rmq._model.display import counted
@@ -29,7 +29,7 @@ MOST_CALLS = 64
 wait."""
 
 
-class EventLoop:
+class EventLoop(Runtime):
     """Runtime that waits in the running event loop. Only the loop's thread may use it, except for events."""
 
     cancellations: tuple[type[BaseException], ...] = (asyncio.CancelledError,)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import ParamSpec, TypeVar, cast
 
-from rmq._io.backend import Condition, Event, Job, Lock
+from rmq._io.backend import Condition, Event, Job, Lock, Runtime
 from rmq._io.wire import Wire
 from tests.simulation.network import Network, SimulatedWire
 from tests.simulation.world import Process, Task, Waiter, World
@@ -16,7 +16,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Simulated:
+class Simulated(Runtime):
     """Waits in a simulated process; see `rmq._io.backend.Runtime`.
 
     Args:
@@ -50,31 +50,11 @@ class Simulated:
     def job(self, run: Callable[[], object], name: str) -> Job:
         return _Job(self.world, self.process, run, name)
 
-    def finish_within(self, action: Callable[[], object], longest_s: float) -> None:
-        del longest_s
-        action()
-
-    def cancelled(self) -> bool:
-        return False
-
-    def to_its_end(self, action: Callable[[], object], at_end: Callable[[], object]) -> None:
-        try:
-            action()
-        finally:
-            at_end()
-
     def caller(self) -> int:
         return id(self.world.current)
 
     def interrupted(self) -> int:
         return 0
-
-    def limited(self, kind: tuple[str, str], action: Callable[[], T]) -> T:
-        del kind
-        return action()
-
-    def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return action(*args, **kwargs)
 
     def wait_readable(self, wires: Iterable[Wire], timeout_s: float) -> None:
         self._wait_for(wires, timeout_s)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import rmq
+from rmq._io.backend import Runtime
 from rmq.aio import DelayedQueue, RmqClient
-from rmq.aio.backend import call_semaphore
+from rmq.aio.backend import EventLoop, call_semaphore
 from rmq.aio.greenlets import TaskGroup, wait
 from rmq.errors import RmqError
 
@@ -45,6 +46,10 @@ def test_nothing_else_blocks_by_itself(path: Path) -> None:
     assert not used, f"{path} uses {used}; take it from rmq._io.backend.Runtime"
     runtime = {"select", "selectors", "socket", "queue", "concurrent.futures"}
     assert {name for name in called if name.split(".")[0] in imported & runtime} <= {"socket.gethostname"}
+
+
+def test_the_event_loop_inherits_no_operation_of_threads() -> None:
+    assert {name for name in vars(Runtime) if not name.startswith("_")} <= vars(EventLoop).keys()
 
 
 def test_plain_logic_waits_only_where_it_was_awaited() -> None:
