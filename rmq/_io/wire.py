@@ -24,18 +24,12 @@ from redis.retry import Retry
 from rmq.errors import InvalidUrlError, RmqError
 
 _CODES: tuple[tuple[type[Exception], str], ...] = (
-    (exceptions.NoScriptError, "NOSCRIPT"),
     (exceptions.BusyLoadingError, "LOADING"),
-    (exceptions.ReadOnlyError, "READONLY"),
-    (exceptions.OutOfMemoryError, "OOM"),
-    (exceptions.TryAgainError, "TRYAGAIN"),
     (exceptions.MasterDownError, "MASTERDOWN"),
-    (exceptions.ClusterDownError, "CLUSTERDOWN"),
     (exceptions.NoPermissionError, "NOPERM"),
-    (exceptions.MovedError, "MOVED"),
-    (exceptions.AskError, "ASK"),
     (exceptions.AuthenticationError, "WRONGPASS"),
 )
+"""Errors that redis-py may raise while it connects, which runs no script and names no key; later replies bypass it."""
 
 NOTHING = object()
 """Result of `Wire.read` if no reply has arrived."""

@@ -112,10 +112,6 @@ class CallQueue(Generic[Tag]):
         """Return the tags of all calls that `completions` has not returned, in the order of submission; a view."""
         return self._owed.values()
 
-    def is_silent(self, key: str) -> bool:
-        """Return whether the server of a key does not answer at the moment. Sends nothing."""
-        return self._connections.unresponsive(key)
-
     def close(self) -> None:
         """Drop the calls that are not completed, and close their connections. The queue may be used again."""
         for flush in self._flushes:

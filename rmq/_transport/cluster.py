@@ -147,23 +147,18 @@ class ClusterRouter(Router):
             raise refusal or WireBrokenError(f"no node of the cluster answers ({'; '.join(problems)})")
 
     def _map_of(self, node: Node, patience_s: float | None) -> SlotMap:
-        wire = node.checkout(patience_s)
         try:
-            wire.send_command("CLUSTER", "SLOTS")
-            if patience_s is not None and not wire.can_read(patience_s):
-                raise WireTimeoutError(f"no reply within {patience_s:g} s")
-            reply = wire.read()
+            with node.using(node.checkout(patience_s)) as wire:
+                wire.send_command("CLUSTER", "SLOTS")
+                if patience_s is not None and not wire.can_read(patience_s):
+                    raise WireTimeoutError(f"no reply within {patience_s:g} s")
+                reply = wire.read()
         except ReplyError as error:
-            wire.close()
             if "cluster support disabled" in str(error):
                 raise InvalidUrlError(f"Redis at {node.address} is not a cluster; use redis://{node.address}") from None
             if not_executed(str(error)):  # for example it is loading its data: ask another node
                 raise WireBrokenError(str(error)) from None
             raise RedisUnavailableError(f"Redis at {node.address} refused CLUSTER SLOTS: {error}") from error
-        except BaseException:
-            wire.close()
-            raise
-        node.give_back(wire)
         if not reply:
             raise WireBrokenError("the node has not joined a cluster yet")
         try:

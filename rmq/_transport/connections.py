@@ -258,20 +258,15 @@ class Connections:
 
         def attempt() -> list[Any]:
             node = self._router.node_for(key)
-            wire = node.checkout()
             refused: list[ReplyError] = []
             replies: list[Any] = []
-            try:
+            with node.using(node.checkout()) as wire:
                 wire.send(request)
                 for _ in range(len(commands) + 2):  # the replies to MULTI, to each command, and to EXEC
                     try:
                         replies = wire.read()
                     except ReplyError as error:
                         refused.append(error)
-            except BaseException:  # an unread reply would be read by the next user of the connection
-                wire.close()
-                raise
-            node.give_back(wire)
             refused += [reply for reply in replies if isinstance(reply, ReplyError)]
             if refused:
                 raise refused[0]

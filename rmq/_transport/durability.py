@@ -20,7 +20,7 @@ Source: Redis commands WAIT and WAITAOF; Redis Sentinel, "Replica selection and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from rmq.errors import InvalidValueError
@@ -66,14 +66,11 @@ class Durability:
         return "" if asked is None else str(asked[0])
 
     def probe(self) -> tuple[str | int, ...] | None:
-        """Return a command that does not wait, but is refused by a server that would refuse `confirmation`."""
-        match self.level:
-            case DurabilityLevel.MEMORY:
-                return None
-            case DurabilityLevel.REPLICATED:
-                return ("WAIT", 0, 1)
-            case DurabilityLevel.FSYNC:  # waits one millisecond at most; a server without an AOF refuses it
-                return ("WAITAOF", 1, 0, 1)
+        """Return a command that waits a millisecond at most, but is refused by a server that would refuse the others.
+
+        Each confirmation is refused by a server without its command, WAITAOF also by one without an AOF.
+        """
+        return replace(self, replicas=0).confirmation(1)
 
     def missing(self, reply: int | Sequence[int]) -> str:
         """Describe what is missing from a WAIT or WAITAOF reply, or return "" if the write is confirmed."""

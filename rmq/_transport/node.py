@@ -7,13 +7,13 @@ a background job gets an answer on a new connection.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from rmq._io.backend import Runtime
 from rmq._io.reports import reporter
-from rmq._io.wire import NOTHING, Argument, Credentials, ReplyError, Wire, WireBrokenError, WireTimeoutError
+from rmq._io.wire import NOTHING, Argument, ReplyError, Wire, WireBrokenError, WireTimeoutError
 from rmq._model.times import monotonic_s
 from rmq._transport.combiner import Combiner
 from rmq._transport.durability import Durability
@@ -33,7 +33,6 @@ FIRST_TRY_S, LONGEST_TRY_S = 0.05, 1.0
 UNUSED_S = 20.0
 """After so many seconds a connection is closed that nobody has needed: many threads may have called at once."""
 
-T = TypeVar("T")
 Check = Callable[[Wire], None]
 
 
@@ -118,9 +117,17 @@ class Node:
         Raises:
             ReplyError: The server refused it; otherwise as `checkout`.
         """
-        wire = self.checkout()
+        with self.using(self.checkout()) as wire:
+            return wire.call(*args)
+
+    @contextmanager
+    def using(self, wire: Wire) -> Generator[Wire]:
+        """Context manager around the use of a connection: it is given back afterwards, also after an error reply.
+
+        Any other error closes it, since an unread reply would be read by the next user.
+        """
         try:
-            reply = wire.call(*args)
+            yield wire
         except ReplyError:
             self.give_back(wire)
             raise
@@ -128,7 +135,6 @@ class Node:
             wire.close()
             raise
         self.give_back(wire)
-        return reply
 
     def ask_soon(self, patience_s: float, *args: Argument) -> Any:
         """Execute one command over an idle connection, for a check that must not delay the call that follows it.
@@ -200,19 +206,27 @@ class Node:
 
     def _fit_wire(self) -> Wire:
         """Return a new connection after checking the server."""
+        wire = self._new_wire()
         try:
-            wire = self._connected()
-            try:
-                self.commands = self._guarded(self._check, wire)
-            except BaseException:
-                wire.close()
-                raise
-        except WireBrokenError as error:
-            self.failed_s = monotonic_s()
+            self._connect(wire)
+        except BaseException as error:
+            wire.close()
+            if isinstance(error, WireBrokenError):
+                self.failed_s = monotonic_s()
             if isinstance(error, WireTimeoutError):
                 self.mark_unresponsive()
             raise
         return wire
+
+    def _connect(self, wire: Wire) -> None:
+        try:
+            wire.connect()
+            self._greet(wire)
+            self.commands = self._check(wire)
+        except ReplyError as error:
+            if not_executed(str(error)):  # worth retrying, such as a server that is loading its data
+                raise WireBrokenError(str(error)) from error
+            raise RedisUnavailableError(f"Redis at {self._shown} refuses this client: {error}") from error
 
     def _wire_soon(self, patience_s: float) -> Wire:
         """Make a connection in a background job, and return it if it is ready within `patience_s`."""
@@ -257,20 +271,15 @@ class Node:
         try:
             while not self._closed:
                 try:
-                    wire = self._fit_wire()
-                    try:
+                    with self.using(self._fit_wire()) as wire:
                         wire.call("PING")
-                    except BaseException:
-                        wire.close()
-                        raise
                 except WireBrokenError as error:
                     if not warned:
                         log.warning("Redis at %s does not answer; the other servers are used: %s", self._shown, error)
                     warned = True
-                except (RmqError, ReplyError):  # the server answered with an error, which the next caller will see
+                except RmqError:  # the server answered with an error, which the next caller will see
                     break
                 else:
-                    self.give_back(wire)
                     if warned:
                         log.warning("Redis at %s answers again", self._shown)
                     break
@@ -279,24 +288,6 @@ class Node:
         finally:
             others.discard(self)
             self.unresponsive = False
-
-    def _connected(self) -> Wire:
-        wire = self._new_wire()
-        try:
-            self._guarded(lambda made: made.connect(), wire)
-            self._guarded(self._greet, wire)
-        except BaseException:
-            wire.close()
-            raise
-        return wire
-
-    def _guarded(self, action: Callable[[Wire], T], wire: Wire) -> T:
-        try:
-            return action(wire)
-        except ReplyError as error:
-            if not_executed(str(error)):  # worth retrying, such as a server that is loading its data
-                raise WireBrokenError(str(error)) from error
-            raise RedisUnavailableError(f"Redis at {self._shown} refuses this client: {error}") from error
 
 
 class NodeFactory:
@@ -322,45 +313,26 @@ class NodeFactory:
         new_wire = self.runtime.wire_factory(self._url.url, self._timeout_s, None, self._url.credentials)
         return Node(Address("", 0), self.shown, new_wire, self._check(self.shown), _welcome, self.runtime)
 
-    def server(self, address: Address, greet: Check) -> Node:
+    def server(self, address: Address, greet: Check, others: set[Node] | None = None) -> Node:
         """Return a data server of a Sentinel URL."""
-        return Node(address, str(address), self._wires(address), self._check(str(address)), greet, self.runtime)
+        shown, url, connect_s = str(address), self._url.server_url(address), min(self._timeout_s, CONNECT_S)
+        new_wire = self.runtime.wire_factory(url, self._timeout_s, connect_s, self._url.credentials)
+        return Node(address, shown, new_wire, self._check(shown), greet, self.runtime, others)
 
     def member(self, address: Address) -> Node:
         """Return a data server of a cluster URL."""
-        shown, new_wire = str(address), self._wires(address)
-        return Node(address, shown, new_wire, self._check(shown), _welcome, self.runtime, self.unresponsive)
+        return self.server(address, _welcome, self.unresponsive)
 
     def sentinel(self, address: Address, patience_s: float) -> Node:
         """Return a Sentinel with this timeout. It is not a data server, so its settings are not checked."""
-        return self._unchecked_node(
-            address, self._url.sentinel_url(address), f"Sentinel {address}", patience_s, _welcome, None
-        )
+        new_wire = self.runtime.wire_factory(self._url.sentinel_url(address), min(self._timeout_s, patience_s))
+        return Node(address, f"Sentinel {address}", new_wire, _unchecked, _welcome, self.runtime)
 
     def probe_node(self, address: Address, patience_s: float, greet: Check) -> Node:
         """Return a data server with this timeout that only answers questions; its settings are not checked."""
-        credentials = self._url.credentials
-        return self._unchecked_node(
-            address, self._url.server_url(address), str(address), patience_s, greet, credentials
-        )
-
-    def _unchecked_node(
-        self,
-        address: Address,
-        url: str,
-        shown: str,
-        patience_s: float,
-        greet: Check,
-        credentials: Credentials | None,
-    ) -> Node:
-        patience_s = min(self._timeout_s, patience_s)
-        new_wire = self.runtime.wire_factory(url, patience_s, patience_s, credentials)
-        return Node(address, shown, new_wire, lambda wire: Commands(), greet, self.runtime)
-
-    def _wires(self, address: Address) -> Callable[[], Wire]:
-        connect_s = min(self._timeout_s, CONNECT_S)
-        url, credentials = self._url.server_url(address), self._url.credentials
-        return self.runtime.wire_factory(url, self._timeout_s, connect_s, credentials)
+        url, timeout_s = self._url.server_url(address), min(self._timeout_s, patience_s)
+        new_wire = self.runtime.wire_factory(url, timeout_s, None, self._url.credentials)
+        return Node(address, str(address), new_wire, _unchecked, greet, self.runtime)
 
     def _check(self, shown: str) -> Callable[[Wire], Commands]:
         warned = self._warned.setdefault(shown, set())
@@ -370,3 +342,9 @@ class NodeFactory:
 def _welcome(wire: Wire) -> None:
     """Accept any connection without a check."""
     del wire
+
+
+def _unchecked(wire: Wire) -> Commands:
+    """Accept any server, whatever commands it has."""
+    del wire
+    return Commands()
