@@ -95,12 +95,10 @@ class Control:
             return self._cancel_pages(glob, chosen, True, lambda found: None)
         what = f"prefix {shown(prefix or '')}" if pattern is None else f"pattern {shown(pattern)}"
         detail = f"{what} in {_slots_text(self.topic, slots)}"
-        with self._audit.step("cancel matching", detail) as note:
+        with self._audit.step("cancel matching", detail, progress) as note:
 
             def tell(found: CancelledMatches) -> None:
-                note(f"cancelled {found.cancelled}; {found.in_flight} in flight")
-                if progress is not None:
-                    progress(found.cancelled)
+                note(f"cancelled {found.cancelled}; {found.in_flight} in flight", found.cancelled)
 
             found = self._cancel_pages(glob, chosen, False, tell)
             confirm_all(self._connections, self.topic)
@@ -269,7 +267,7 @@ class Control:
         chosen = checked_slots(self.topic, slots)
         left = most(limit, "limit")
         dropped = 0
-        with self._audit.step("purge", f"{place} of {_slots_text(self.topic, slots)}") as note:
+        with self._audit.step("purge", f"{place} of {_slots_text(self.topic, slots)}", progress) as note:
             for slot in chosen:
                 stats = self._connections.run(viewing.stats(self.topic, slot))
                 size = min(left - dropped, stats.backlog if place == "store" else stats.waiting)
@@ -278,9 +276,7 @@ class Control:
                     if not (done := self._connections.run(call)):
                         break
                     size, dropped = size - done, dropped + done
-                    note(f"dropped {dropped}")
-                    if progress is not None:
-                        progress(dropped)
+                    note(f"dropped {dropped}", dropped)
             confirm_all(self._connections, self.topic)
         return dropped
 

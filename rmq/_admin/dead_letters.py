@@ -6,6 +6,7 @@ import builtins
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import chain, islice
 from numbers import Real
 from operator import attrgetter
@@ -17,7 +18,7 @@ from rmq._admin.calls.dead import Turn, Untold
 from rmq._admin.messages import DeadEntry, DeadMessage
 from rmq._admin.notices import DeadNotices, DeadNotifier
 from rmq._admin.view import most
-from rmq._broker.audit import Audit, confirm_all
+from rmq._broker.audit import Audit, Progress, confirm_all
 from rmq._broker.claims import NACK_BATCH
 from rmq._model.display import brief
 from rmq._model.encoding import checked_priority
@@ -31,9 +32,6 @@ from rmq._transport.connections import Connections, call_in_parts, call_slots
 from rmq.errors import InvalidValueError
 
 D = TypeVar("D", bound=DeadMessage)
-
-Progress = Callable[[int], None]
-"""Called with the number of messages processed so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +147,11 @@ class Dead(Generic[D]):
         """
         check_filter(where)
         dropped, left = 0, most(limit, "limit")
-        with self._audit.step("purge dead", self._about + meaning(where, limit)) as note:
+        with self._audit.step("purge dead", self._about + meaning(where, limit), progress) as note:
             for slot, dead in self._chosen(where, left, NACK_BATCH):
                 names = [dead_.name_of(message) for message in dead]
                 dropped += self._connections.run(dead_.purge_dead(self.topic, slot, names, group=self._group))
-                note(f"dropped {dropped}")
-                if progress is not None:
-                    progress(dropped)
+                note(f"dropped {dropped}", dropped)
             confirm_all(self._connections, self.topic)
         return dropped
 
@@ -192,26 +188,25 @@ class Dead(Generic[D]):
         self,
         where: DeadFilter,
         limit: int | None,
-        send: Callable[[int, Sequence[D]], Sequence[Redriven]],
+        build: Callable[[int, Sequence[bytes]], Call[list[Redriven]]],
         progress: Progress | None,
         per_second: float | None = None,
     ) -> RedriveResult:
-        """Send the selected dead messages again with `send`."""
+        """Send the selected dead messages again; `build` returns the call for the names of some in a slot."""
         left = most(limit, "limit")
         counts = dict.fromkeys(Redriven, 0)
         started_s, done = monotonic_s(), 0
         size = NACK_BATCH if per_second is None else max(1, int(min(NACK_BATCH, per_second / 10)))
         check_filter(where)
-        with self._audit.step("redrive", self._about + meaning(where, limit)) as note:
+        with self._audit.step("redrive", self._about + meaning(where, limit), progress) as note:
             for slot, dead in self._chosen(where, left, size):
                 if per_second is not None:
                     self._connections.runtime.sleep(max(0.0, started_s + done / per_second - monotonic_s()))
-                for answer in send(slot, dead):
+                names = [dead_.name_of(message) for message in dead]
+                for answer in call_in_parts(self._connections, partial(build, slot), names):
                     counts[answer] += 1
                 done += len(dead)
-                note(", ".join(f"{number} {answer.value}" for answer, number in counts.items() if number))
-                if progress is not None:
-                    progress(done)
+                note(", ".join(f"{number} {answer.value}" for answer, number in counts.items() if number), done)
             confirm_all(self._connections, self.topic)
         return RedriveResult(counts[Redriven.DONE], counts[Redriven.MERGED], counts[Redriven.ABSENT])
 
@@ -294,15 +289,10 @@ class DeadLetters(Dead[DeadMessage]):
         if per_second is not None and not (number and 0 < per_second < MAX_SCORE):
             raise InvalidValueError(f"per_second is {per_second!r}; it must be more than 0 and below 2^53, or None")
 
-        def send(slot: int, dead: Sequence[DeadMessage]) -> Sequence[Redriven]:
-            contents = [message.content for message in dead]
+        def build(slot: int, contents: Sequence[bytes]) -> Call[list[Redriven]]:
+            return dead_.redrive(self.topic, slot, score, overwrite=overwrite, contents=contents)
 
-            def build(done: int) -> Call[list[Redriven]]:
-                return dead_.redrive(self.topic, slot, score, overwrite=overwrite, contents=contents[done:])
-
-            return call_in_parts(self._connections, build, len(contents))
-
-        return self._redrive(where, limit, send, progress, per_second)
+        return self._redrive(where, limit, build, progress, per_second)
 
 
 class GroupDead(Dead[DeadEntry]):
@@ -337,15 +327,10 @@ class GroupDead(Dead[DeadEntry]):
             is appended again as a copy, which the other groups skip.
         """
 
-        def send(slot: int, dead: Sequence[DeadEntry]) -> Sequence[Redriven]:
-            ids = [entry.id for entry in dead]
+        def build(slot: int, ids: Sequence[bytes]) -> Call[list[Redriven]]:
+            return dead_.redrive_entries(self.topic, slot, self.group, ids)
 
-            def build(done: int) -> Call[list[Redriven]]:
-                return dead_.redrive_entries(self.topic, slot, self.group, ids[done:])
-
-            return call_in_parts(self._connections, build, len(ids))
-
-        return self._redrive(where, limit, send, progress)
+        return self._redrive(where, limit, build, progress)
 
 
 def new_score(

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 from rmq._model.entries import fields_of
 from rmq._model.records import BODIES, ITEMS, read_record, unwrap
-from rmq._model.scores import STAMP, ages_for, lease_end_ms, retries_left_of, second_of
+from rmq._model.scores import ages_for, lease_end_ms, retries_left_of, stamp_of
 from rmq._model.times import moment_of
 from rmq._model.topics import Topic, TopicType
 
@@ -67,7 +67,7 @@ class _InSlot:
         """Time of the claim, or of the last renewal of the lease, epoch ms; `None` if the message is not in flight."""
         message = cast("PeekedMessage", self)
         in_flight = getattr(self, "place", "") == "prepare"  # what is dead has no place
-        return min(message.score // STAMP, message.now_ms) if in_flight else None
+        return min(stamp_of(message.score), message.now_ms) if in_flight else None
 
     @property
     def complete(self) -> bool:
@@ -460,7 +460,7 @@ def meaning_of(topic: Topic, place: Place, score: int) -> tuple[int | None, int 
     if place == "prepare":
         return lease_end_ms(score, topic.lease_ms), min(retries_left_of(score), topic.max_retries)
     if place == "retry":
-        return second_of(score) * 1000, min(retries_left_of(score), topic.max_retries)
+        return stamp_of(score) * 1000, min(retries_left_of(score), topic.max_retries)
     if score <= topic.max_retries:
         return None, max(0, score - 1)
     return (score if topic.type.timed else None), None

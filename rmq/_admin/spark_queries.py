@@ -14,6 +14,7 @@ from rmq._model.schema import new_document, reading
 from rmq._model.workers import read_report
 from rmq._transport.call import plain
 from rmq._transport.connections import Connections
+from rmq._transport.exchange import results_of
 from rmq.errors import UnreadableDocumentError
 
 REPORT_S = 5.0
@@ -157,9 +158,7 @@ class SparkQueries:
 
     def _run(self, command: tuple[Any, ...]) -> None:
         calls = [plain(*command, key=self._key), plain("EXPIRE", self._key, KEEP_S, key=self._key)]
-        for answer in self._connections.run_many(calls):
-            if isinstance(answer, Exception):
-                raise answer
+        results_of(self._connections.run_many(calls))
 
 
 def _field(role: str, name: str) -> str:

@@ -25,6 +25,9 @@ log = reporter("rmq.audit")
 
 _MOST_CHARACTERS = 256
 
+Progress = Callable[[int], None]
+"""Takes the number of messages that a long step has processed so far."""
+
 
 def confirm(topic: Topic, slot: int) -> Call[None]:
     """Return a durable call that changes nothing in a slot."""
@@ -89,17 +92,20 @@ class Audit:
         log.info("%s: %s on topic %s: %s: %s", shown(self.actor), action, self.topic.name, what, outcome)
 
     @contextmanager
-    def step(self, action: str, detail: str) -> Generator[Callable[[str], None]]:
-        """Write an audit line before and after a step of many calls; pass the outcome so far to the yielded function.
+    def step(self, action: str, detail: str, progress: Progress | None = None) -> Generator[Callable[..., None]]:
+        """Write an audit line before and after a step of many calls.
 
-        A step that is killed leaves its first line. If the last line cannot be written, the step is done all the same,
-        and the failure is logged.
+        Pass the outcome so far to the yielded function, and for `progress` the number of messages that are done. A step
+        that is killed leaves its first line. If the last line cannot be written, the step is done all the same, and the
+        failure is logged.
         """
         outcome = "nothing done"
 
-        def note(text: str) -> None:
+        def note(text: str, done: int = 0) -> None:
             nonlocal outcome
             outcome = text
+            if progress is not None:
+                progress(done)
 
         self._write(action, detail, "begun")
         try:

@@ -15,8 +15,9 @@ from rmq._broker.claims import CLAIM_BYTES, NACK_BATCH, STREAM_RENEWALS, Ack, Cl
 from rmq._broker.streams import Member
 from rmq._io.reports import reporter
 from rmq._model.deliveries import Claim, Holder
-from rmq._model.entries import EntryRows, StreamDelivery, checked_consumer, stamp_of
+from rmq._model.entries import EntryRows, StreamDelivery, checked_consumer
 from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, Owner, SettleReply, StreamClaimed
+from rmq._model.scores import stamp_of
 from rmq._model.topics import Topic, checked_slots
 from rmq._model.workers import process_name
 from rmq._transport.call import Call

@@ -12,6 +12,7 @@ from typing import cast
 from rmq._model.deliveries import Delivery
 from rmq._model.messages import BODY, CONTENT
 from rmq._model.replies import ClaimedRows, Flat, StreamClaimed
+from rmq._model.scores import stamped
 from rmq._model.settings import check_name
 from rmq._model.times import epoch_number_ms, instant_ms
 from rmq._model.topics import Topic, TopicType
@@ -42,12 +43,7 @@ def consumer_of(holder: bytes) -> str:
 
 def own_score(stamp: int) -> int:
     """Return the claim score of entries that the claim with this stamp holds under its own name; 1 without a stamp."""
-    return stamp * 1000 + 1
-
-
-def stamp_of(score: int) -> int:
-    """Return the stamp of the claim that gave its entries this score."""
-    return score // 1000
+    return stamped(stamp, 1)
 
 
 Position = str | int | datetime

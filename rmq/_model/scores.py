@@ -58,8 +58,8 @@ def stamped(stamp: int, retries_left: int) -> int:
     return stamp * STAMP + retries_left
 
 
-def second_of(score: int) -> int:
-    """Return the due second of a retry score."""
+def stamp_of(score: int) -> int:
+    """Return the stamp of a claim score, epoch ms or a little later, or the due second of a retry score."""
     return score // STAMP
 
 

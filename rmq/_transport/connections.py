@@ -526,11 +526,13 @@ def call_slots(
     return results_of([*replies] if finish_all else replies)
 
 
-def call_in_parts(connections: Connections, build: Callable[[int], Call[list[T]]], number: int) -> list[T]:
-    """Repeat a call whose reply may cover only the first arguments; `build` returns the call for the rest."""
+def call_in_parts(
+    connections: Connections, build: Callable[[Sequence[P]], Call[list[T]]], items: Sequence[P]
+) -> list[T]:
+    """Repeat a call whose reply may cover only its first items, for the rest of them; `build` returns the call."""
     answers: list[T] = []
     while True:
         done = len(answers)
-        answers += connections.run(build(done))
-        if not done < len(answers) < number:
+        answers += connections.run(build(items[done:]))
+        if not done < len(answers) < len(items):
             return answers

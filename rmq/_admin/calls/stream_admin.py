@@ -71,15 +71,10 @@ def group_stats(topic: Topic, slot: int, group: str) -> Call[GroupSlot]:
 
 
 def consumers(topic: Topic, slot: int, group: str) -> Call[list[tuple[str, int, int]]]:
-    """Return a call that reads a group's consumers: name, pending entries, idle ms."""
+    """Return a call that reads a group's consumers: name, pending entries, idle ms; a name may come several times."""
 
     def parse(reply: list[Any]) -> list[tuple[str, int, int]]:
-        found: dict[str, tuple[str, int, int]] = {}
-        for row in reply:
-            name = consumer_of(row[1])
-            _, held, idle_ms = found.get(name, (name, 0, row[5]))
-            found[name] = (name, held + row[3], min(idle_ms, row[5]))
-        return list(found.values())
+        return [(consumer_of(row[1]), row[3], row[5]) for row in reply]
 
     return _CONSUMERS.call(topic, slot, parse, group=group)
 

@@ -93,7 +93,7 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
                 pace.wait(len(part))
             time = RedisTime()
             with time.counted():
-                answers = call_in_parts(connections, partial(self._call, slot, part), len(part))
+                answers = call_in_parts(connections, partial(self._call, slot), part)
             counts.redis_us += round(time.seconds * 1_000_000)
             absent = answers.count(Redriven.ABSENT)
             counts.new += answers.count(Redriven.DONE)
@@ -102,8 +102,8 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
             if pace is not None:
                 pace.give_back(absent)
 
-    def _call(self, slot: int, rows: Sequence[tuple[bytes, int]], done: int) -> Call[list[Redriven]]:
-        contents, died_ms = [content for content, _ in rows[done:]], [died_ms for _, died_ms in rows[done:]]
+    def _call(self, slot: int, rows: Sequence[tuple[bytes, int]]) -> Call[list[Redriven]]:
+        contents, died_ms = [content for content, _ in rows], [died_ms for _, died_ms in rows]
         return redrive_dead(
             self.topic, slot, self._score, overwrite=self._overwrite, contents=contents, died_ms=died_ms
         )

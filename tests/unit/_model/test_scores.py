@@ -11,7 +11,7 @@ from rmq._model.scores import (
     retries_left_after_claim,
     retries_left_of,
     score_of,
-    second_of,
+    stamp_of,
     stamped,
 )
 
@@ -23,7 +23,7 @@ def test_a_stamp_holds_time_and_retries(stamp: int, left: int) -> None:
     # pitfall 13
     score = stamped(stamp, left)
     assert int(float(score)) == score < 2**53
-    assert (second_of(score), retries_left_of(score)) == (stamp, left)
+    assert (stamp_of(score), retries_left_of(score)) == (stamp, left)
 
 
 def test_stamps_in_ms_are_scores_until_the_year_2255() -> None:
