@@ -36,8 +36,7 @@ from rmq._admin.messages import (
 )
 from rmq._admin.notices import DeadNotices
 from rmq._admin.spark_queries import SparkQuery
-from rmq._admin.stream_topic import StreamTopic
-from rmq._admin.tailing import tail_all
+from rmq._admin.stream_topic import StreamTopic, tail_all
 from rmq._admin.webhook import Webhook
 from rmq._broker.registry import Definitions, UnreadableTopic
 from rmq._claiming.consumer import Consumer, poll_all

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from rmq._admin.calls import control
-from rmq._admin.calls.control import Adopted
+from rmq._admin import control
+from rmq._admin.control import Adopted
 from rmq._admin.stream_view import StreamView
 from rmq._broker.audit import confirm_all
 from rmq._model.topics import Topic, TopicType

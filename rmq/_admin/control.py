@@ -1,29 +1,107 @@
-"""Control of a topic: changes single messages by content, or pauses, resumes and purges the topic."""
+"""Control of a topic: changes single messages by content, or pauses, resumes and purges the topic. And its calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from rmq._admin.calls import control, dead, viewing
+from rmq._admin.calls import dead, viewing
 from rmq._admin.dead_letters import new_score
 from rmq._admin.messages import SECTIONS
 from rmq._admin.search import glob_of, search
 from rmq._admin.view import locate, most
 from rmq._broker.audit import Audit, confirm_all
-from rmq._broker.claims import CONTROL_BATCH, MAX_BATCH
+from rmq._broker.binding import SAFE_AGAIN, BoundScript
+from rmq._broker.claims import CONTROL_BATCH, MAX_BATCH, NewScore
+from rmq._broker.keys import group_keys, slot_keys
 from rmq._model.display import counted, shown
 from rmq._model.messages import Payload
 from rmq._model.replies import CancelledMatches, ControlResult, Redriven
 from rmq._model.times import Duration, Instant
 from rmq._model.topics import Topic, checked_slots
-from rmq._transport.call import Call
+from rmq._transport.call import Call, is_one
 from rmq._transport.connections import Connections, call_slots
 from rmq._transport.exchange import results_of
 from rmq.errors import InvalidValueError
 
+_CANCEL, _RESCHEDULE, _PROMOTE, _PAUSE, _ADOPT = (
+    BoundScript(name, durable=SAFE_AGAIN) for name in "cancel reschedule promote pause adopt".split()
+)
+_PURGE_BACKLOG = BoundScript(
+    "purge_backlog", repeatable=False, durable="Repeating it also deletes messages that were sent in the meantime"
+)
+
 EXAMINED = 20_000
 """Approximate number of messages that `cancel_matching` examines before it cancels those that match."""
+
+
+def promote(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[list[ControlResult]]:
+    """Return a call that makes up to `CONTROL_BATCH` contents due now. An empty `actor` writes no audit line."""
+    return _PROMOTE.call(topic, slot, control_results, actor=actor, contents=contents)
+
+
+def pause(
+    topic: Topic, slot: int, paused: bool, actor: str = "", detail: str = "", group: str | None = None
+) -> Call[bool]:
+    """Return a call that pauses or resumes a slot, or a group on it; its result is whether that changed anything."""
+    keys = _meta_key(topic, slot, group)
+    return _PAUSE.call(topic, slot, is_one, keys=keys, pause=int(paused), actor=actor, detail=detail)
+
+
+def purge_backlog(topic: Topic, slot: int, place: str, limit: int) -> Call[int]:
+    """Return a call that removes up to `limit` messages from `store` or `retry`; its result is their number."""
+    source: str = getattr(slot_keys(topic.name, slot), place)
+    return _PURGE_BACKLOG.call(topic, slot, int, keys={"source": source}, limit=limit)
+
+
+def cancel(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[list[ControlResult]]:
+    """Return a call that cancels up to `CONTROL_BATCH` contents."""
+    return _CANCEL.call(topic, slot, control_results, actor=actor, contents=contents)
+
+
+def reschedule(
+    topic: Topic, slot: int, contents: Sequence[bytes], score: NewScore, actor: str = "", action: str = "reschedule"
+) -> Call[list[ControlResult]]:
+    """Return a call that gives up to `CONTROL_BATCH` contents a new due time or priority."""
+    args: dict[str, Any] = {"kind": score[0], "value": score[1], "actor": actor, "action": action, "contents": contents}
+    return _RESCHEDULE.call(topic, slot, control_results, **args)
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """The last owner of a slot, and whether the slot was moved.
+
+    Attributes:
+        ensemble: Identity of the ensemble that counted its epochs; empty for a slot without an owner so far.
+        epoch: The highest epoch that has claimed from the slot.
+        moved: Whether this call moved the slot.
+    """
+
+    ensemble: str
+    epoch: int
+    moved: bool
+
+
+def adopt(topic: Topic, slot: int, from_ensemble: str, to_ensemble: str, group: str | None = None) -> Call[Adopted]:
+    """Return a call that moves a slot, or a group's part of it, to another ensemble; it only reads if none is given."""
+
+    def parse(reply: list[bytes]) -> Adopted:
+        return Adopted(reply[0].decode(), int(reply[1]), is_one(reply[2]))
+
+    keys, durable = _meta_key(topic, slot, group), bool(from_ensemble)
+    args = {"from_ensemble": from_ensemble, "to_ensemble": to_ensemble}
+    return _ADOPT.call(topic, slot, parse, keys=keys, durable=durable, **args)
+
+
+def control_results(reply: list[bytes]) -> list[ControlResult]:
+    """Parse the results of a control action, one per content."""
+    return [ControlResult(answer.decode()) for answer in reply]
+
+
+def _meta_key(topic: Topic, slot: int, group: str | None) -> dict[str, str]:
+    return {} if group is None else {"meta": group_keys(topic.name, slot, group).group}
 
 
 class Control:
@@ -55,7 +133,7 @@ class Control:
 
         Guarantee: atomic; safe to repeat.
         """
-        return self._apply("cancel", partial(control.cancel, self.topic), content, slot_basis)
+        return self._apply("cancel", partial(cancel, self.topic), content, slot_basis)
 
     def cancel_matching(
         self,
@@ -119,7 +197,7 @@ class Control:
                 for slot, content in idle:
                     by_slot.setdefault(slot, []).append(content)
                 calls = [
-                    control.cancel(self.topic, slot, contents[first : first + CONTROL_BATCH])
+                    cancel(self.topic, slot, contents[first : first + CONTROL_BATCH])
                     for slot, contents in by_slot.items()
                     for first in range(0, len(contents), CONTROL_BATCH)
                 ]
@@ -178,7 +256,7 @@ class Control:
         Guarantee: atomic; safe to repeat. On time topics, a message that waited for a retry keeps its remaining
             retries. On PRIORITY topics, it has all its retries again, and is first in its slot, not in the whole topic.
         """
-        return self._apply("promote", partial(control.promote, self.topic), content, slot_basis)
+        return self._apply("promote", partial(promote, self.topic), content, slot_basis)
 
     def redrive(self, content: Payload, slot_basis: Payload | None = None) -> Redriven:
         """Send a dead message again, with its body and all retries. For many messages, see `DeadLetters.redrive`.
@@ -272,7 +350,7 @@ class Control:
                 stats = self._connections.run(viewing.stats(self.topic, slot))
                 size = min(left - dropped, stats.backlog if place == "store" else stats.waiting)
                 while size > 0:
-                    call = control.purge_backlog(self.topic, slot, place, min(size, MAX_BATCH))
+                    call = purge_backlog(self.topic, slot, place, min(size, MAX_BATCH))
                     if not (done := self._connections.run(call)):
                         break
                     size, dropped = size - done, dropped + done
@@ -295,7 +373,7 @@ class Control:
         if [priority, due_in, fixed_time].count(None) != 2:
             raise InvalidValueError("reschedule takes exactly one of due_in, fixed_time and priority")
         score = new_score(self.topic, priority, due_in, fixed_time)
-        step = partial(control.reschedule, self.topic, score=score, action=action)
+        step = partial(reschedule, self.topic, score=score, action=action)
         return self._apply(action, step, content, slot_basis, " ".join(map(str, score)))
 
     def _apply(
@@ -317,7 +395,7 @@ def set_paused(audit: Audit, slots: Sequence[int], paused: bool, detail: str, gr
 
     def build(slot: int) -> Call[bool]:
         by = audit.actor if slot == slots[0] else ""  # one line for all of them
-        return control.pause(audit.topic, slot, paused, by, detail, group)
+        return pause(audit.topic, slot, paused, by, detail, group)
 
     changed = sum(call_slots(audit.connections, slots, build, finish_all=True))
     audit.report("pause" if paused else "resume", f"{counted(changed, 'slot')} changed", detail=detail)

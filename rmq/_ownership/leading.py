@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import cast
 
-from rmq._ownership.assignment import Share
-from rmq._ownership.assignments import MAX_NODE_BYTES, Assignment
+from rmq._ownership.assignment import MAX_NODE_BYTES, Assignment, Share
 from rmq._ownership.capacity import NO_LIMIT, SessionBudget, assign_within
 from rmq._ownership.documents import (
     ASSIGNMENT,

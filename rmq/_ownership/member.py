@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 from uuid import uuid4
 
-from rmq._ownership.assignments import Assignment
+from rmq._ownership.assignment import Assignment
 from rmq._ownership.documents import (
     ASSIGNMENT,
     ENSEMBLE,

@@ -15,7 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmq._processes import deployment
-from rmq._processes.cluster_state import (
+from rmq._processes.embedded_guard import log_tail
+from rmq._processes.guarded import GuardedProcess
+from rmq._processes.local_cluster import (
     HOST,
     LOCK_FILE,
     LocalClusterError,
@@ -24,8 +26,6 @@ from rmq._processes.cluster_state import (
     read_state,
     write_state,
 )
-from rmq._processes.embedded_guard import log_tail
-from rmq._processes.guarded import GuardedProcess
 from rmq._processes.redis_cluster import create_cluster
 from rmq._processes.server_programs import find_server_for
 from rmq._processes.signals import ignore, until_signal

@@ -15,7 +15,6 @@ from rmq._admin import history as plain_history
 from rmq._admin import inspection as plain_inspection
 from rmq._admin import notices as plain_notices
 from rmq._admin import stream_topic as plain_stream
-from rmq._admin import tailing
 from rmq._admin.messages import DeadEntry, DeadMessage
 from rmq._claiming import consumer as plain_consumer
 from rmq._model import claims as plain_columns
@@ -292,7 +291,7 @@ async def tail_all(
     if not views:
         raise InvalidValueError("streams is empty; it must have at least one stream topic")
     tasks, plain = views[0]._tasks, [view._plain for view in views]  # pyright: ignore[reportPrivateUsage]
-    return iterate(tasks, await tasks.run(tailing.tail_all, plain, start, timeout))
+    return iterate(tasks, await tasks.run(plain_stream.tail_all, plain, start, timeout))
 
 
 def iterate_async(messages: AsyncIterable[T], place: Permit, collect: Callable[[], None]) -> Iterator[T]:

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2] / "rmq"
 MODULES = [
     *(path for path in sorted((ROOT / "_broker").glob("*.py")) if path.stem != "binding"),
     *sorted((ROOT / "_admin" / "calls").glob("*.py")),
+    ROOT / "_admin" / "control.py",
     ROOT / "_admin" / "history.py",
     ROOT / "spark" / "calls.py",
     ROOT / "spark" / "marks.py",

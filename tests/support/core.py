@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
+from rmq._admin import control as admin_control
 from rmq._admin import figures as figures
 from rmq._admin import history as history
 from rmq._admin import search as search
 from rmq._admin.adopt import adopt as adopt
-from rmq._admin.calls import control as admin_control
 from rmq._admin.calls import dead as dead
 from rmq._admin.calls import stream_admin
 from rmq._admin.calls import viewing as viewing

@@ -1,1 +1,1 @@
-"""Calls of the scripts that only operators need: to look at messages, control them, and manage the dead and streams."""
+"""Calls of the scripts that only operators need, beside those of `rmq._admin.control`."""

@@ -67,8 +67,8 @@ def test_what_is_there_comes_once_and_in_order(
 def test_a_look_is_bounded_and_all_comes(
     client: RmqClient, topics: list[Topic], redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq._admin.tailing.TRIP", 2)
-    monkeypatch.setattr("rmq._admin.tailing.LOOK_BYTES", 100)
+    monkeypatch.setattr("rmq._admin.stream_topic.TRIP", 2)
+    monkeypatch.setattr("rmq._admin.stream_topic.LOOK_BYTES", 100)
     for topic in topics:
         send(client, topic, 0, 1_200)
     check(tailed(redis_url, topics, 1, 0.0), topics, 1_200)

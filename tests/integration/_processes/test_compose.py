@@ -19,8 +19,8 @@ import yaml
 
 from rmq import Consumer, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._processes import deployment, local_cluster
-from rmq._processes.cluster_state import LocalClusterError, State
 from rmq._processes.java import find_java
+from rmq._processes.local_cluster import LocalClusterError, State
 from rmq._processes.zookeeper import JUTE_MAXBUFFER, find_classpath
 from rmq.demo import price_stream
 from tests.support.core import Address, Topology, parse_url

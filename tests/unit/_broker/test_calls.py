@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rmq import ControlResult, DeadMessage, Owner, Redriven, SendResult, Topic, TopicType
+from rmq._admin import control as steering
 from rmq._admin import figures
-from rmq._admin.calls import control as steering
 from rmq._admin.calls import dead, viewing
 from rmq._admin.messages import Place
 from rmq._broker import claims as claiming

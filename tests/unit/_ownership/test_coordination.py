@@ -10,7 +10,7 @@ from math import inf
 
 import pytest
 
-from rmq._ownership.assignments import MAX_NODE_BYTES, Assignment
+from rmq._ownership.assignment import MAX_NODE_BYTES, Assignment
 from rmq._ownership.documents import WorkerDocument, node_name, owner_path, slots_from_definition, topic_name
 from rmq._ownership.leading import decide, other_redis_workers
 from rmq._ownership.machine import Plan, WorkerMachine

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rmq._ownership.assignments import Assignment
+from rmq._ownership.assignment import Assignment
 from rmq._ownership.documents import (
     ASSIGNMENT,
     ENSEMBLE,

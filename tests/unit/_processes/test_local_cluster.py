@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq._processes import local_cluster
-from rmq._processes.cluster_state import LOCK_FILE
+from rmq._processes.local_cluster import LOCK_FILE
 
 
 def test_a_cluster_runs_while_its_keeper_holds_the_lock(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq import Topic, TopicType
-from rmq._admin.calls import control as steering
+from rmq._admin import control as steering
 from rmq._admin.calls import viewing
 from rmq._broker import claims as claiming
 from rmq._broker.claims import Outcomes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmq import SendResult, Topic, TopicType
-from rmq._admin.calls import control as steering
+from rmq._admin import control as steering
 from rmq._admin.calls import dead, viewing
 from rmq._broker import claims as claiming
 from rmq._broker import sends as sending

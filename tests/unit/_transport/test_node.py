@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmq._io.backend import THREADS, Event, Threads
+from rmq._io.backend import THREADS, Event, Runtime
 from rmq._io.wire import WireTimeoutError
 from rmq._transport.node import Node
 from rmq._transport.urls import Address
@@ -33,7 +33,7 @@ class WireStub:
         self.connected = False
 
 
-class Hurried(Threads):
+class Hurried(Runtime):
     """Lets another thread go first as soon as a connection was made."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Hurried(Threads):
         return Made()
 
 
-def node(runtime: Threads, new_wire: Callable[[], Any] = WireStub) -> Node:
+def node(runtime: Runtime, new_wire: Callable[[], Any] = WireStub) -> Node:
     others: set[Node] = set()
     return Node(Address("h", 1), "h:1", new_wire, lambda wire: frozenset(), lambda wire: None, runtime, others)
 
