@@ -17,8 +17,6 @@ from functools import cache, cached_property
 from hashlib import sha1
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from itertools import pairwise
-from keyword import iskeyword
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,8 +28,7 @@ _READS_ONLY = re.compile(r"^-- Notes: reads only", re.MULTILINE)
 _SHARED = "shared"
 """Folder of the scripts whose keys do not belong to a slot. None of these uses a key again that it may have emptied."""
 
-_ENTRY = re.compile(r"^--\s+(KEYS|ARGV)\[(\d+)(\.\.)?\]\s+(\w+)(\?)?(?:\s|$)")
-_ANY_ENTRY = re.compile(r"^--\s+(?:KEYS|ARGV)\[")
+_ENTRY = re.compile(r"^--\s+(KEYS|ARGV)\[\d+(\.\.)?\]\s+(\w+)(\?)?(?:\s|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,49 +46,26 @@ class Names:
     tail: str | None = None
 
 
-def contract_of(script: str, text: str) -> tuple[Names, Names]:
-    """Return the names of a script's keys and of its arguments.
+def contract_of(text: str) -> tuple[Names, Names]:
+    """Return the names of a script's keys and of its arguments, as its header has them, which is its first comment.
 
-    Args:
-        script: Name of the script, for errors.
-        text: Text of the script; the header is its first comment.
-
-    Raises:
-        ValueError: A number is missing, a name is repeated or not an identifier, or an entry follows a tail.
+    A test checks the headers: entries are numbered from 1, names are distinct identifiers, what is optional comes after
+    what is required, and a tail last.
     """
-    entries: dict[str, list[tuple[int, str, bool, bool]]] = {"KEYS": [], "ARGV": []}
+    entries: dict[str, list[tuple[str, str, str]]] = {"KEYS": [], "ARGV": []}
     for line in text.splitlines():
         if not line.startswith("--") or line.startswith("-- @include"):
             break
-        match = _ENTRY.match(line)
-        if match is not None:
-            table, number, tail, name, optional = match.groups()
-            entries[table].append((int(number), name, bool(optional), bool(tail)))
-        elif _ANY_ENTRY.match(line):
-            raise ValueError(f"script {script}: its header has an entry without a name: {line}")
-    return _names(script, "KEYS", entries["KEYS"]), _names(script, "ARGV", entries["ARGV"])
+        if match := _ENTRY.match(line):
+            table, tail, name, optional = match.groups(default="")
+            entries[table].append((name, optional, tail))
+    return _names(entries["KEYS"]), _names(entries["ARGV"])
 
 
-def _names(script: str, table: str, entries: list[tuple[int, str, bool, bool]]) -> Names:
-    names = [name for _, name, _, _ in entries]
-    problem = ""
-    if [number for number, *_ in entries] != list(range(1, len(entries) + 1)):
-        problem = "are not numbered from 1"
-    elif len(set(names)) < len(names) or any(not name.isidentifier() or iskeyword(name) for name in names):
-        problem = "must be distinct identifiers"
-    elif any(tail for *_, tail in entries[:-1]):
-        problem = "have a tail that is not the last entry"
-    elif any(before[2] and not after[2] and not after[3] for before, after in pairwise(entries)):
-        problem = "have an optional entry before a required one"
-    if problem:
-        raise ValueError(f"script {script}: the {table} of its header {problem}: {', '.join(names)}")
-    tail = names[-1] if entries and entries[-1][3] else None
-    plain = entries[: len(entries) - (tail is not None)]
-    return Names(
-        tuple(name for _, name, optional, _ in plain if not optional),
-        tuple(name for _, name, optional, _ in plain if optional),
-        tail,
-    )
+def _names(entries: Iterable[tuple[str, str, str]]) -> Names:
+    required = tuple(name for name, optional, tail in entries if not (optional or tail))
+    optional = tuple(name for name, optional, _ in entries if optional)
+    return Names(required, optional, next((name for name, _, tail in entries if tail), None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +151,7 @@ class ScriptLibrary:
             full = self._linker.linked(text)
         except KeyError as error:
             raise FileNotFoundError(f"script {name} includes {error.args[0]}, which is not in lua/libraries") from None
-        keys, args = contract_of(name, text)
+        keys, args = contract_of(text)
         several = len(keys.required) + len(keys.optional) > 1 and "wake" not in keys.required
         may_break_off = several and name not in self._shared and not _READS_ONLY.search(text)
         sha = sha1(full.encode(), usedforsecurity=False).hexdigest()
