@@ -212,9 +212,7 @@ class Connections:
         self, calls: Sequence[Call[Any]], deadline_s: float | None = None, timeout_s: float | None = None
     ) -> Dispatch:
         """Send calls without waiting for replies. The caller must get all results or close the `Dispatch`."""
-        self.refuse_misuse()
-        if monotonic_s() >= self._next_check_s:
-            self._run_periodic_check()
+        self._begin()
         exchange = Exchange(calls, self._scripts, self._confirmation)
         dispatch = self._dispatch(exchange, deadline_s or self.deadline_s, timeout_s=timeout_s)
         dispatch.send()

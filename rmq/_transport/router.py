@@ -119,6 +119,15 @@ class Router(ABC):
         self._invalidated = True
         self._next_s = min(self._next_s, self._read_s + DOUBT_S)
 
+    def _replace(self, node: Node) -> None:
+        """Use this server as the master from now on."""
+        old, self._node = self._node, node
+        self.topology_version += 1
+        if old is not None:
+            old.close()
+        if self._closed:
+            self.close()
+
     def look_seldom(self, pause_s: float) -> None:
         """Set the minimum seconds between checks of a standalone server's role; 0 for the default.
 
@@ -165,11 +174,7 @@ class StandaloneRouter(Router):
         if replica and not self._replica:
             log.warning("Redis at %s has become a replica; reconnecting", self._factory.shown)
         if replica or (replica is None and invalidated):
-            old, self._node = self.node_for(""), self._factory.only()
-            self.topology_version += 1
-            old.close()
-            if self._closed:
-                self.close()
+            self._replace(self._factory.only())
         if replica is not None:
             self._replica = replica
 

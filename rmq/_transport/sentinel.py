@@ -221,15 +221,10 @@ class SentinelRouter(Router):
 
     def _set_master(self, address: Address) -> None:
         old = self._node
-        if old is not None and old.address == address:
-            return
-        self._node = self._factory.server(address, _require_master)
-        self.topology_version += 1
-        if old is not None:
-            log.warning("the master of %s is now at %s, no longer at %s", self._url.service, address, old.address)
-            old.close()
-        if self._closed:
-            self.close()
+        if old is None or old.address != address:
+            self._replace(self._factory.server(address, _require_master))
+            if old is not None:
+                log.warning("the master of %s is now at %s, no longer at %s", self._url.service, address, old.address)
 
 
 def _require_master(wire: Wire) -> None:
