@@ -227,7 +227,7 @@ class Recording:
     def stop(self) -> None:
         """Stop the recorder, without waiting for a record in progress."""
         if self._recorder is not None:
-            self._recorder.stop()
+            self._recorder.request_stop()
             self._recorder = None
 
     def forget(self) -> None:
@@ -249,7 +249,6 @@ class Recorder(Background):
         self._finished = finished
         self._before = 0
         self._history = History(connections)
-        self._stopping = connections.runtime.event()
 
     def run(self) -> None:
         """Record every minute for which this process is chosen."""
@@ -272,10 +271,6 @@ class Recorder(Background):
             return False
         before, self._before = self._before, self._finished()
         return self._before == before
-
-    def stop(self) -> None:
-        """Stop, without waiting for a record in progress."""
-        self._stopping.set()
 
     @staticmethod
     def _spread(most_s: float) -> float:

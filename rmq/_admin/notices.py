@@ -67,7 +67,6 @@ class DeadNotifier(Background):
         turn = Turn(name, uuid.uuid4().hex, int((HOLD_S + every_s) * 1_000))
         self._turns = dict.fromkeys(range(topic.slots), turn)
         self._first = 0
-        self._stopping = connections.runtime.event()
         self._troubles = Sparing()
         self.failures = 0
 

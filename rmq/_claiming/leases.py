@@ -168,7 +168,6 @@ class LeaseKeeper(Background):
         self._runtime = connections.runtime
         self._holders = holders
         self._shortest_s = min(holder.lease_s for holder in holders)
-        self._stop_requested = connections.runtime.event()
         self._failed: dict[tuple[str, int], RmqError] = {}
 
     def run(self) -> None:
@@ -182,12 +181,12 @@ class LeaseKeeper(Background):
     def stop(self, outlasting: Sequence[LeaseHolder] = ()) -> None:
         """Stop renewing leases, but for the given listeners only once their threads have ended. Does not wait."""
         self._holders = outlasting
-        self._stop_requested.set()
+        self._stopping.set()
 
     def _wait(self) -> bool:
         """Wait for the next round; return False after `stop`."""
         pause_s = self._pause_s()
-        if not self._stop_requested.wait(pause_s):
+        if not self._stopping.wait(pause_s):
             return True
         self._holders = [holder for holder in self._holders if holder.in_use()]
         if self._holders:

@@ -233,6 +233,7 @@ class Background(ABC):
 
     def __init__(self, runtime: Runtime, name: str) -> None:
         self._job = runtime.job(self.run, name)
+        self._stopping = runtime.event()
 
     @abstractmethod
     def run(self) -> None:
@@ -241,6 +242,10 @@ class Background(ABC):
     def start(self) -> None:
         """Start the job."""
         self._job.start()
+
+    def request_stop(self) -> None:
+        """Ask the job to end; does not wait for what it is doing."""
+        self._stopping.set()
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for the job's end, unless it never started or is the caller itself: a handler may stop its client."""

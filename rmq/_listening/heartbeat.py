@@ -55,7 +55,6 @@ class Heartbeat(Background):
         self._connections = connections
         self._runners = runners
         self._zookeeper = zookeeper
-        self._stopping = connections.runtime.event()
         self._host, self._pid, self._started_ms = socket.gethostname(), os.getpid(), int(time.time() * 1000)
         self.worker = process_name()
         """The name under which this process reports."""
@@ -86,10 +85,6 @@ class Heartbeat(Background):
             self._beat("")
         except RmqError as error:
             log.debug("the report of worker %s could not be deleted: %s", self.worker, error)
-
-    def request_stop(self) -> None:
-        """Stop, and remove the worker; if Redis does not answer, the worker expires there. Does not wait."""
-        self._stopping.set()
 
     def _report(self, info: WorkerInfo) -> None:
         if self._economical and self._last_report is not None:

@@ -65,11 +65,6 @@ class StreamJanitor(Background):
     def __init__(self, upkeeps: Sequence[StreamUpkeep], runtime: Runtime) -> None:
         super().__init__(runtime, "rmq-upkeep")
         self._upkeeps = upkeeps
-        self._stopping = runtime.event()
-
-    def request_stop(self) -> None:
-        """Stop; does not wait."""
-        self._stopping.set()
 
     def run(self) -> None:
         """Clean up until `request_stop`."""

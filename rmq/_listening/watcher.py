@@ -56,7 +56,6 @@ class Watcher(Background):
         self._slots = SlotPoller(
             connections, [planner for runner in runners for planner in runner.planners], self._hints, pace
         )
-        self._stopping = connections.runtime.event()
         self._troubles = Sparing()
         self._check_s = 0.0
 

@@ -88,7 +88,6 @@ class OwnershipFollower(Background):
         places = {user.place for user in users}
         self._identity_check = RedisIdentityCheck(connections, coordinator, places, identify_s)
         self._changed = runtime.event()
-        self._stop_requested = runtime.event()
         self._told: Callable[[], None] | None = None  # whom the coordinator would tell without us
         self._settles_s = inf
 
@@ -143,7 +142,7 @@ class OwnershipFollower(Background):
         """Pass on every change until `stop`."""
         while True:
             self._changed.clear()
-            if self._stop_requested.is_set():
+            if self._stopping.is_set():
                 return
             owned, draining = self._coordinator.owned(), False
             for user in self._users:
@@ -179,7 +178,7 @@ class OwnershipFollower(Background):
             patience_s: Seconds to wait for threads that may be waiting for Redis.
         """
         until_s = monotonic_s() + patience_s
-        self._stop_requested.set()
+        self._stopping.set()
         self._changed.set()
         self.join(patience_s)
         self._identity_check.stop(max(0.0, until_s - monotonic_s()))

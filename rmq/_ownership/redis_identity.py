@@ -95,7 +95,6 @@ class RedisIdentityCheck(Background):
         self._shown = connections.url.shown
         self._coordinator = coordinator
         self._places = frozenset(places)
-        self._stopping = connections.runtime.event()
         self._wakeup = connections.runtime.event()
         self._rest_s = rest_s
         self._redis = ""

@@ -224,7 +224,6 @@ class _Hints(Background):
         super().__init__(connections.runtime, "rmq-owners")
         self._hints = WakeupSubscriber.of_channel(connections, OWNERS_KEYS["wake"])
         self._changed = changed
-        self._stopping = connections.runtime.event()
 
     def request_stop(self) -> None:
         self._stopping.set()

@@ -68,7 +68,7 @@ def test_it_sleeps_long_only_where_its_users_have_slots(
         if not user.used:
             assert timeout_s <= SLOTLESS_S
         if len(sleeps) == 2:
-            follower._stop_requested.set()
+            follower._stopping.set()
 
     monkeypatch.setattr(follower._changed, "wait", wait)
     follower.run()
