@@ -135,7 +135,8 @@ class MsgpackCodec:
             msgspec.json.schema(kind)  # as above
             return msgpack.Decoder(kind).decode
         # the model reads it by its rules for JSON: those for Python's values take no text for a time, or for bytes
-        decode, read, to_json = msgpack.Decoder().decode, JsonCodec().decoder(kind), _to_json()
+        decode, read = msgpack.Decoder().decode, JsonCodec().decoder(kind)
+        to_json: Callable[[Any], bytes] = import_module("pydantic_core").to_json
         return lambda body: read(to_json(decode(body)))
 
 
@@ -289,10 +290,6 @@ class Finite:
         if b"null" in body:
             self.decode(body)
         return body
-
-
-def _to_json() -> Callable[[Any], bytes]:
-    return import_module("pydantic_core").to_json
 
 
 @cache

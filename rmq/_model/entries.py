@@ -252,11 +252,6 @@ class StreamDelivery(Delivery[PayloadT]):
         return max(0, self.topic.max_retries + 1 - self.attempt)
 
     @property
-    def due_ms(self) -> int | None:
-        """`None`: entries are due when they are sent."""
-        return None
-
-    @property
     def priority(self) -> int | None:
         """`None`: entries have no priority."""
         return None
