@@ -12,8 +12,9 @@ from numbers import Real
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
+from rmq._admin import stream_view
 from rmq._admin.calls import dead as dead_
-from rmq._admin.calls import stream_admin, viewing
+from rmq._admin.calls import viewing
 from rmq._admin.calls.dead import Turn, Untold
 from rmq._admin.messages import DeadEntry, DeadMessage
 from rmq._admin.notices import DeadNotices, DeadNotifier
@@ -131,7 +132,7 @@ class Dead(Generic[D]):
         topic, group = self.topic, self._group
 
         def sizes(slot: int) -> Call[Any]:
-            return viewing.stats(topic, slot) if group is None else stream_admin.group_stats(topic, slot, group)
+            return viewing.stats(topic, slot) if group is None else stream_view.group_stats(topic, slot, group)
 
         return sum(stats.dead for stats in call_slots(self._connections, range(topic.slots), sizes))
 
@@ -232,7 +233,7 @@ class Dead(Generic[D]):
         return dead_.untold(self.topic, slot, turn, limit, self._group)
 
     def _clock_call(self, slot: int) -> Call[int]:
-        stats = viewing.stats if self._group is None else stream_admin.stats
+        stats = viewing.stats if self._group is None else stream_view.stats
         return stats(self.topic, slot).then(attrgetter("now_ms"))
 
     def _page(self, slot: int, start: int, size: int = NACK_BATCH) -> Sequence[D]:

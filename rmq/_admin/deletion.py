@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rmq._admin.calls import stream_admin
+from rmq._admin import stream_view
 from rmq._admin.inspection import Inspection, read_workers
 from rmq._admin.spark_queries import SparkQueries
 from rmq._admin.stream_view import StreamView
@@ -131,7 +131,7 @@ class TopicDeletion:
             done = self._connections.run(delete_slot(topic, slot, deletion.id, groups, force=deletion.force))
             if done.outcome != "groups":
                 break
-            groups = self._connections.run(stream_admin.stats(topic, slot)).groups
+            groups = self._connections.run(stream_view.stats(topic, slot)).groups
         for group in groups:
             self._connections.command("UNLINK", group_rate_key(topic.name, group))
         return done

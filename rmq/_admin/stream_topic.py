@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import cast
 
-from rmq._admin.calls import stream_admin
+from rmq._admin import stream_view
 from rmq._admin.control import set_paused
 from rmq._admin.dead_letters import GroupDead
 from rmq._admin.messages import AuditLine
@@ -145,7 +145,7 @@ class StreamTopic(StreamView):
         with Audit(self._connections, self.topic, actor).step("delete", detail) as note:
             for number in chosen:
                 for first in range(0, len(ids), MAX_BATCH):
-                    call = stream_admin.delete(self.topic, number, ids[first : first + MAX_BATCH])
+                    call = stream_view.delete(self.topic, number, ids[first : first + MAX_BATCH])
                     deleted += self._connections.run(call)
                 note(f"deleted {deleted}")
         return deleted
@@ -154,7 +154,7 @@ class StreamTopic(StreamView):
         for entry_id in ids:
             whole = entry_id if "-" in entry_id else f"{entry_id}-0"
             ranges = self._per_slot(
-                lambda slot, id_=whole: stream_admin.read_range(self.topic, slot, id_, id_, 1, down=False)
+                lambda slot, id_=whole: stream_view.read_range(self.topic, slot, id_, id_, 1, down=False)
             )
             slots = [str(entries[0].slot) for entries in ranges if entries]
             if len(slots) > 1:
@@ -234,7 +234,7 @@ class StreamTopic(StreamView):
             whole = f"{place}-0" if place.isdecimal() else place  # of a range, an id without its number is the last one
             for slot in range(self.topic.slots):
                 moved += bool(
-                    self._connections.run(stream_admin.move_group(self.topic, slot, group, whole, through=through))
+                    self._connections.run(stream_view.move_group(self.topic, slot, group, whole, through=through))
                 )
                 note(f"moved on {counted(moved, 'slot')}")
 
@@ -257,7 +257,7 @@ class StreamTopic(StreamView):
                 topic=self.topic.name,
             )
         with Audit(self._connections, self.topic, actor).step("remove group", f"group {group}") as note:
-            removed = any(self._per_slot(lambda slot: stream_admin.drop_group(self.topic, slot, group)))
+            removed = any(self._per_slot(lambda slot: stream_view.drop_group(self.topic, slot, group)))
             self._connections.command("UNLINK", group_rate_key(self.topic.name, group))
             note("removed" if removed else "not found")
         return removed
@@ -428,4 +428,4 @@ def _look(connections: Connections, due: list[_Cursor]) -> tuple[list[StreamEntr
 
 
 def _page(cursor: _Cursor) -> Call[list[StreamEntry]]:
-    return stream_admin.read_range(cursor.topic, cursor.slot, cursor.after, "+", PAGE, down=False)
+    return stream_view.read_range(cursor.topic, cursor.slot, cursor.after, "+", PAGE, down=False)

@@ -38,12 +38,12 @@ Processes:
 
 from rmq._admin.calls.dead import dead_message, list_dead
 from rmq._admin.calls.dead import redrive as redrive_dead
-from rmq._admin.calls.stream_admin import group_stats
-from rmq._admin.calls.stream_admin import read_range as read_stream
 from rmq._admin.calls.viewing import stats as queue_stats
 from rmq._admin.dead_letters import new_score
 from rmq._admin.messages import meaning_of, priority_of
 from rmq._admin.spark_queries import REPORT_S, SparkQueries
+from rmq._admin.stream_view import group_stats
+from rmq._admin.stream_view import read_range as read_stream
 from rmq._broker.audit import Audit, confirm_all
 from rmq._broker.binding import BoundScript, claim_order_of, refusal
 from rmq._broker.broker import QueueBroker

@@ -13,6 +13,7 @@ MODULES = [
     *sorted((ROOT / "_admin" / "calls").glob("*.py")),
     ROOT / "_admin" / "control.py",
     ROOT / "_admin" / "history.py",
+    ROOT / "_admin" / "stream_view.py",
     ROOT / "spark" / "calls.py",
     ROOT / "spark" / "marks.py",
 ]

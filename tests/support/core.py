@@ -11,9 +11,9 @@ from rmq._admin import control as admin_control
 from rmq._admin import figures as figures
 from rmq._admin import history as history
 from rmq._admin import search as search
+from rmq._admin import stream_view
 from rmq._admin.adopt import adopt as adopt
 from rmq._admin.calls import dead as dead
-from rmq._admin.calls import stream_admin
 from rmq._admin.calls import viewing as viewing
 from rmq._admin.calls.dead import Turn as Turn
 from rmq._admin.calls.dead import Untold as Untold
@@ -220,7 +220,7 @@ def _together(*modules: ModuleType) -> Any:
 
 
 control, shared = _together(audit, admin_control), _together(broker_shared, viewing)
-streams = _together(broker_streams, stream_admin)
+streams = _together(broker_streams, stream_view)
 
 
 def encode(topic: Topic, message: Message) -> EncodedMessage:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq._admin.calls.stream_admin import GROUP_TOTALS, STREAM_TOTALS
 from rmq._admin.figures import TOTALS
+from rmq._admin.stream_view import GROUP_TOTALS, STREAM_TOTALS
 from rmq._broker import keys
 from tests.support.bindings import MODULES, bound_in
 

@@ -1,1 +1,1 @@
-"""Calls of the scripts that only operators need, beside those of `rmq._admin.control`."""
+"""Calls of scripts that only operators need, and that several modules of `rmq._admin` use."""
