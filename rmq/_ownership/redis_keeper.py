@@ -75,7 +75,6 @@ class RedisKeeper:
     """
 
     name = "Redis"
-    refused = False
 
     def __init__(
         self,

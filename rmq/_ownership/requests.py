@@ -163,11 +163,6 @@ class Keeper(Protocol):
         """The server and error of the last failed connection; None if it succeeded, or none was tried."""
         ...
 
-    @property
-    def refused(self) -> bool:
-        """True if the login was refused."""
-        ...
-
     def start(self) -> None:
         """Start connecting; returns at once."""
         ...
@@ -177,7 +172,11 @@ class Keeper(Protocol):
         ...
 
     def renew(self) -> None:
-        """Connect in another way, if that is needed. Called in each round without a session."""
+        """Connect in another way, if that is needed. Called in each round without a session.
+
+        Raises:
+            CoordinationError: The login was refused.
+        """
         ...
 
     def ensure_chroot(self) -> None:

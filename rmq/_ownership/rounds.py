@@ -19,7 +19,6 @@ from rmq._ownership.member import Member
 from rmq._ownership.requests import UNKNOWN, Keeper, Reply
 from rmq._ownership.transaction_ids import ConnectionKey
 from rmq._ownership.values import Ownership, SlotKey
-from rmq.errors import CoordinationError
 
 _LOG = reporter("rmq.coordination")
 _NONE: Mapping[SlotKey, Ownership] = MappingProxyType({})
@@ -113,10 +112,7 @@ class Rounds:
         self._publish(breaks)
         session = self._client.session
         if session is None:
-            refused = self._client.refused
             self._client.renew()
-            if refused:
-                raise CoordinationError("ZooKeeper refused the login; check `auth`")
             return False
         if self._finished_in != session:  # ZooKeeper may have been set up anew, or the chroot deleted
             self._client.ensure_chroot()

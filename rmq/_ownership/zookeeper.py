@@ -158,11 +158,17 @@ class ZooKeeperClient:
         """Replace a kazoo client that cannot connect any more: its login was refused, or all servers lag behind it.
 
         The session is resumed if it is still alive.
+
+        Raises:
+            CoordinationError: The login was refused.
         """
-        if self.refused or monotonic_s() - self._changed_s >= 3 * self.session_timeout_s:
+        refused = self._client.client_state == KeeperState.AUTH_FAILED
+        if refused or monotonic_s() - self._changed_s >= 3 * self.session_timeout_s:
             self.stop()
             self._make()
             self.start()
+        if refused:
+            raise CoordinationError("ZooKeeper refused the login; check `auth`")
 
     def _on_state(self, state: str) -> None:
         self._changed_s = monotonic_s()
@@ -185,11 +191,6 @@ class ZooKeeperClient:
     def refusal(self) -> str | None:
         """The server and error of the last failed connection; None if it succeeded, or none was tried."""
         return self._handler.refusal
-
-    @property
-    def refused(self) -> bool:
-        """True if the login was refused, after which kazoo stops connecting."""
-        return bool(self._client.client_state == KeeperState.AUTH_FAILED)
 
     def start(self) -> None:
         """Start connecting; returns at once."""
