@@ -54,7 +54,7 @@ def filled(
 
 def claim_from(
     topic: Topic, parts: Sequence[ClaimPart], member: Member = ME
-) -> Call[list[ClaimReply[StreamClaimed] | RmqError]]:
+) -> Call[list[ClaimReply[Sequence[StreamClaimed]] | RmqError]]:
     return streams.stream_claims(topic, member)(parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ def names(redis_client: Any, topic: Topic) -> Seeded:
 
 def read(connections: Connections, topic: Topic, limit: int = 10) -> list[str]:
     """Claim for somebody else, and ack; return the ids."""
-    reply: ClaimReply[StreamClaimed] = connections.run(claim_group(topic, 0, YOU, limit))
+    reply: ClaimReply[Sequence[StreamClaimed]] = connections.run(claim_group(topic, 0, YOU, limit))
     acks = [(entry.id, entry.claim_score) for entry in reply.messages]
     connections.run(claim_group(topic, 0, YOU, 0, Outcomes(acks)))
     return [entry.id.decode() for entry in reply.messages]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def topic(make_topic: MakeTopic, redis_client: Any) -> Topic:
 
 
 @pytest.fixture
-def claimed(topic: Topic, redis_client: Any, connections: Connections) -> ClaimReply[StreamClaimed]:
+def claimed(topic: Topic, redis_client: Any, connections: Connections) -> ClaimReply[Sequence[StreamClaimed]]:
     """A claim that has read some entries in a name of its own."""
     for number in range(NUMBER):
         redis_client.xadd(f"{topic.name}_0", {"content": number})
@@ -63,7 +64,7 @@ def pending(connections: Connections, topic: Topic, consumer: str = "") -> list[
 
 @pytest.mark.parametrize("ride", [False, True])
 def test_one_command_acks_all_that_a_claim_has_read(
-    ride: bool, topic: Topic, claimed: ClaimReply[StreamClaimed], redis_client: Any, connections: Connections
+    ride: bool, topic: Topic, claimed: ClaimReply[Sequence[StreamClaimed]], redis_client: Any, connections: Connections
 ) -> None:
     assert [message.content for message in claimed.messages] == [b"0", b"1", b"2", b"3", b"4"]
     assert claimed.own is not None
@@ -84,7 +85,7 @@ def test_one_command_acks_all_that_a_claim_has_read(
 
 
 def test_a_claim_of_which_something_was_taken_is_acked_by_name(
-    topic: Topic, claimed: ClaimReply[StreamClaimed], redis_client: Any, connections: Connections
+    topic: Topic, claimed: ClaimReply[Sequence[StreamClaimed]], redis_client: Any, connections: Connections
 ) -> None:
     taken = claimed.messages[2]
     expire(redis_client, topic, taken)
@@ -100,7 +101,7 @@ def test_a_claim_of_which_something_was_taken_is_acked_by_name(
 
 
 def test_what_was_taken_before_a_claim_does_not_concern_it(
-    topic: Topic, claimed: ClaimReply[StreamClaimed], redis_client: Any, connections: Connections
+    topic: Topic, claimed: ClaimReply[Sequence[StreamClaimed]], redis_client: Any, connections: Connections
 ) -> None:
     expire(redis_client, topic, claimed.messages[0])
     redis_client.xadd(f"{topic.name}_0", {"content": "late"})
@@ -115,7 +116,7 @@ def test_what_was_taken_before_a_claim_does_not_concern_it(
 
 @pytest.mark.parametrize("verb", ["retry", "release", "bury", "ack"])
 def test_some_of_a_claim_are_settled_by_name(
-    verb: str, topic: Topic, claimed: ClaimReply[StreamClaimed], redis_client: Any, connections: Connections
+    verb: str, topic: Topic, claimed: ClaimReply[Sequence[StreamClaimed]], redis_client: Any, connections: Connections
 ) -> None:
     first, score = claimed.messages[0], claimed.messages[0].claim_score
     outcomes = Outcomes([(first.id, score)]) if verb == "ack" else Outcomes(nacks=[Nack(first.id, score, verb)])
@@ -132,7 +133,7 @@ def test_some_of_a_claim_are_settled_by_name(
 
 @pytest.mark.parametrize("how", ["resume", "forget"])
 def test_what_is_given_back_is_no_longer_in_the_claim(
-    how: str, topic: Topic, claimed: ClaimReply[StreamClaimed], redis_client: Any, connections: Connections
+    how: str, topic: Topic, claimed: ClaimReply[Sequence[StreamClaimed]], redis_client: Any, connections: Connections
 ) -> None:
     held = {message.id.decode() for message in claimed.messages}
     met = 0
@@ -157,7 +158,7 @@ def test_what_is_given_back_is_no_longer_in_the_claim(
 
 
 def test_a_consumer_is_removed_once_nothing_is_left_of_its_claims(
-    topic: Topic, claimed: ClaimReply[StreamClaimed], redis_client: Any, connections: Connections
+    topic: Topic, claimed: ClaimReply[Sequence[StreamClaimed]], redis_client: Any, connections: Connections
 ) -> None:
     for number in range(NUMBER):
         redis_client.xadd(f"{topic.name}_0", {"content": number})
@@ -174,7 +175,7 @@ def test_a_consumer_is_removed_once_nothing_is_left_of_its_claims(
 
 
 def test_a_consumer_that_was_seen_in_one_of_its_names_is_not_removed(
-    topic: Topic, claimed: ClaimReply[StreamClaimed], connections: Connections
+    topic: Topic, claimed: ClaimReply[Sequence[StreamClaimed]], connections: Connections
 ) -> None:
     assert connections.run(streams.forget(topic, 0, "g", "me", 60_000, 10)) == (0, 0)
     assert connections.run(streams.forget(topic, 0, "g", "m", 0, 10)) == (0, 0)
@@ -183,7 +184,7 @@ def test_a_consumer_that_was_seen_in_one_of_its_names_is_not_removed(
 
 
 def test_a_renewal_of_what_was_deleted_leaves_the_rest_of_the_claim(
-    topic: Topic, claimed: ClaimReply[StreamClaimed], redis_client: Any, connections: Connections
+    topic: Topic, claimed: ClaimReply[Sequence[StreamClaimed]], redis_client: Any, connections: Connections
 ) -> None:
     redis_client.xdel(f"{topic.name}_0", claimed.messages[1].id)
     kept = connections.run(streams.extend(topic, 0, ME, acks(claimed.messages))).claim_scores
@@ -214,7 +215,7 @@ def test_no_two_claims_have_a_name_in_common(topic: Topic, redis_client: Any, co
 
 
 def test_a_claim_has_no_name_that_its_consumer_knows_from_before(
-    topic: Topic, claimed: ClaimReply[StreamClaimed], redis_client: Any, connections: Connections
+    topic: Topic, claimed: ClaimReply[Sequence[StreamClaimed]], redis_client: Any, connections: Connections
 ) -> None:
     """A server that has forgotten a claim, and whose clock is behind, would give its stamp once more."""
     assert claimed.own is not None
@@ -225,7 +226,7 @@ def test_a_claim_has_no_name_that_its_consumer_knows_from_before(
 
 
 def test_an_ack_of_a_claim_of_a_group_that_was_removed_changes_nothing(
-    topic: Topic, claimed: ClaimReply[StreamClaimed], redis_client: Any, connections: Connections
+    topic: Topic, claimed: ClaimReply[Sequence[StreamClaimed]], redis_client: Any, connections: Connections
 ) -> None:
     assert claimed.own is not None
     connections.run(streams.drop_group(topic, 0, "g"))
@@ -237,7 +238,7 @@ def test_an_ack_of_a_claim_of_a_group_that_was_removed_changes_nothing(
 
 
 def test_a_new_owner_takes_its_own_claims_for_its_own(
-    topic: Topic, claimed: ClaimReply[StreamClaimed], redis_client: Any, connections: Connections
+    topic: Topic, claimed: ClaimReply[Sequence[StreamClaimed]], redis_client: Any, connections: Connections
 ) -> None:
     redis_client.xadd(f"{topic.name}_0", {"content": "next"})
     owned = Owner(1, "zk")

@@ -96,7 +96,7 @@ def redrive(
     return _REDRIVE.call(topic, slot, _redriven, **args, dated=int(died_ms is not None), contents=named)
 
 
-def redrive_entries(topic: Topic, slot: int, group: str, ids: Sequence[bytes]) -> Call[list[Redriven]]:
+def redrive_entries(topic: Topic, slot: int, group: str, ids: Sequence[bytes | str]) -> Call[list[Redriven]]:
     """Return a call that redrives dead entries into the group in which they died."""
     return _REDRIVE_ENTRIES.call(topic, slot, _redriven, group=group, ids=ids)
 

@@ -9,12 +9,12 @@ from rmq._model.replies import ClaimReply
 from tests.support.claims import Claimed
 
 
-def reply(messages: int, size_bytes: int = 1, next_due_ms: int = 0) -> ClaimReply[Claimed]:
+def reply(messages: int, size_bytes: int = 1, next_due_ms: int = 0) -> ClaimReply[tuple[Claimed, ...]]:
     claimed = Claimed(b"c" * size_bytes, 100, 1_790_000_000_016, None)
     return ClaimReply(1_790_000_000_000, next_due_ms, 0, 0, (), (claimed,) * messages)
 
 
-def note(size: FetchSize, asked: int, replies: Sequence[ClaimReply[Claimed]]) -> bool:
+def note(size: FetchSize, asked: int, replies: Sequence[ClaimReply[tuple[Claimed, ...]]]) -> bool:
     """Let it learn from a round of which all replies have come."""
     return size.note(asked, replies, len(replies))
 
