@@ -19,17 +19,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 CEILINGS = {
-    "rmq/_admin": 2_421,
-    "rmq/_broker": 1_670,
+    "rmq/_admin": 2_372,
+    "rmq/_broker": 1_673,
     "rmq/_claiming": 2_207,
-    "rmq/_io": 630,
-    "rmq/_listening": 2_267,
-    "rmq/_model": 3_553,
-    "rmq/_ownership": 2_460,
-    "rmq/_processes": 1_810,
+    "rmq/_io": 587,
+    "rmq/_listening": 2_253,
+    "rmq/_model": 3_522,
+    "rmq/_ownership": 2_444,
+    "rmq/_processes": 1_793,
     "rmq/_schedules": 510,
     "rmq/_sending": 620,
-    "rmq/_transport": 2_706,
+    "rmq/_transport": 2_637,
     "rmq/adapters": 347,
     "rmq/aio": 1_650,
     "rmq/cli": 3_360,
@@ -44,7 +44,7 @@ CEILINGS = {
     "rmq/*.py": 810,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_194,
+    "tests": 79_198,
     "benchmarks": 6_394,
 }
 """Most lines of code of a package; one that is not listed may have none."""
