@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
 from tests.simulation.history import FOREVER_S, Trouble
 from tests.simulation.network import Link
-from tests.simulation.plan import Fault
+from tests.simulation.plan import AT_SEND, Fault
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -72,7 +73,8 @@ class Faults:
     def _strike(self, fault: Fault) -> None:
         if self._over:
             return
-        if (
+        at_send = fault.kind == "stall" and fault.what == AT_SEND
+        if at_send or (
             fault.kind in AT_WORK
             and fault.what
             and not self._handles(fault.target, SOME_TIME_S if fault.what > 1 else 0.0)
@@ -87,10 +89,20 @@ class Faults:
 
     def handler_begins(self, name: str) -> None:
         """Let what waits for a handler of a process strike soon."""
-        for fault in [each for each in self._awaiting if each.target == name]:
+        for fault in [each for each in self._awaiting if each.target == name and each.what != AT_SEND]:
             self._awaiting.remove(fault)
             after_s = SOME_TIME_S if fault.what > 1 else SOON_S * self._chance.random()
             self._simulation.world.at(after_s, lambda fault=fault: self._strike(fault))
+
+    def schedule_sends(self, name: str) -> None:
+        """Let what waits for a process to send a schedule's message strike now: such a send is over soon.
+
+        Its connections break, too: else the message would arrive after the stall.
+        """
+        for fault in [each for each in self._awaiting if each.target == name and each.what == AT_SEND]:
+            self._awaiting.remove(fault)
+            self._strike(replace(fault, what=0.0))
+            self._simulation.world.at(SOON_S, lambda: self._simulation.network.cut_all(name))
 
     def _handles(self, name: str, for_s: float) -> bool:
         """Return whether a process has been in a handler for so long; of one that consumes nothing, True."""

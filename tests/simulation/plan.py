@@ -50,6 +50,9 @@ LAGS, LAGS_REPLICATED = (0.0, 0.0, 0.05, 1.0), (0.0, 1.0, 4.0, 4.0)
 BURST_S, MOST_DIVIDED = 5.0, 3
 """In plans with bursts, the sends of so long a time are one burst, and calls of so few messages are divided."""
 
+AT_SEND = 3.0
+"""A stall that waits until its process sends the message of a schedule."""
+
 QUIET_LENGTH, QUIET_SENDS = 4.0, 0.03
 """How much longer a quiet plan is, and how many of the sends a second it has."""
 
@@ -131,7 +134,7 @@ class Fault:
         target: A process; empty for all, or for the server.
         for_s: How long; of `kill` and `stop`: until it is started again.
         what: `pause`, `kill`, `stall`, `zk_stall`, `zk_expire`: 1 for as soon as a handler runs there, 2 for as soon as
-            one has run for some time; `slow`: how many times;
+            one has run for some time; `stall`: `AT_SEND` for when a schedule's message is sent; `slow`: how many times;
             `restart`: how many seconds are forgotten: so far lags the replica that takes over; `lose_*`: which call
             from now on.
         script: `lose_*`: part of the name of the script.

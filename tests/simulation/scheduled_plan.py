@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from tests.simulation.long_plan import draw_long_plan
-from tests.simulation.plan import Limits, Plan, ScheduleChange, SchedulePlan, TopicPlan, draw_plan
+from tests.simulation.plan import AT_SEND, Fault, Limits, Plan, ScheduleChange, SchedulePlan, TopicPlan, draw_plan
 
 HOURS = 0.08
 """So many plans with schedules last for many hours."""
@@ -17,6 +17,9 @@ EVERY_MS, LONG_EVERY_MS = (1_000, 2_000, 7_000, 30_000), (600_000, 3_600_000)
 """Intervals of schedules, and of those in a plan of many hours."""
 
 CHANGES = ("change", "older", "remove", "run", "run")
+
+GIVEN_UP_S = 12.0
+"""A send is given up before a stall of this length ends."""
 
 TICKS = "ticks"
 """The topic to which schedules send, and its kind."""
@@ -43,4 +46,12 @@ def draw_scheduled_plan(seed: int, limits: Limits | None = None) -> Plan:
         for _ in range(chance.randint(0, 8))
     )
     changes = tuple(sorted(changes, key=lambda each: each.at_s))
-    return replace(plan, workers=workers, topics=topics, schedules=schedules, schedule_changes=changes)
+    faults = tuple(_at_send(each) if each.target.startswith("worker") else each for each in plan.faults)
+    return replace(plan, workers=workers, topics=topics, schedules=schedules, schedule_changes=changes, faults=faults)
+
+
+def _at_send(fault: Fault) -> Fault:
+    """Let a stall that waits for a handler wait for the send of a schedule, and last until that is given up."""
+    if fault.kind != "stall" or not fault.what:
+        return fault
+    return replace(fault, what=AT_SEND, for_s=max(fault.for_s, GIVEN_UP_S))

@@ -40,6 +40,7 @@ class Ticking(Observer):
         task = self._simulation.world.current
         if task is not None and topic.name == TICKS:
             task.doing = _Tick(self._simulation)
+            self._simulation.faults.schedule_sends(task.process.name)
 
     def after_send(self, topic: Topic, messages: int) -> None:
         self._end("accepted")

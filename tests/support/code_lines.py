@@ -44,7 +44,7 @@ CEILINGS = {
     "rmq/*.py": 783,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_198,
+    "tests": 79_213,
     "benchmarks": 6_394,
 }
 """Most lines of code of a package; one that is not listed may have none."""
