@@ -58,8 +58,8 @@ def test_benchmarks_are_listed_and_run(cli: Cli, monkeypatch: pytest.MonkeyPatch
     assert all(listed.values())
     assert "unknown benchmark 'speed'" in cli("bench", "speed", code=2).err
     monkeypatch.setattr(harness, "FIRST_LOOKS", tmp_path)  # not over what was measured
-    cli("bench", "consuming", "--quick", "--", "--repeats", "1", "--number", "1000")
-    assert (tmp_path / "consuming.json").exists()
+    cli("bench", "journeys", "--quick", "--", "--repeats", "1")
+    assert (tmp_path / "journeys.json").exists()
 
 
 def test_benchmarks_need_a_checkout(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
