@@ -382,3 +382,30 @@ local function take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries
   end
   return items, slot.any and 0 or size - taken, ended and not slot.cut
 end
+
+-- Takes up to `limit` due messages, from a rank on: `start`, where the search before has ended, or 0. From the first
+-- one on, most are taken by take_alike or take_fresh: these are for the common cases, and cost the server 20 to 40 %
+-- less there than `take`, which can do all, and goes on behind what they have passed over. Returns contents and store
+-- scores, alternating; the rank where a bound ended the search, 0 if none did; whether all that is due was seen; and the
+-- score where all have the same, in which case there are contents alone. `peek`: as for take_alike; nil: nothing is
+-- known.
+local function take_due(slot, highest_first, limit, start, now_ms, stamp, max_retries, totals, peek)
+  local items, alike, passed, ended
+  if start == 0 and peek and peek[4] then
+    items, alike, passed, ended = take_alike(slot, highest_first, limit, now_ms, stamp, max_retries, totals, peek)
+  end
+  if start == 0 and not items then
+    items, passed, ended = take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries, totals, peek)
+  end
+  items = items or {}
+  local wanted, resume = alike and 0 or limit - #items / 2, 0
+  if wanted > 0 and not ended and not (slot.cut and #items > 0) and has_room(slot) then
+    -- @include take
+    local others
+    others, resume, ended = take(slot, highest_first, wanted, passed or start, now_ms, stamp, max_retries, totals)
+    for i = 1, #others do
+      items[#items + 1] = others[i]
+    end
+  end
+  return items, resume, ended or false, alike
+end

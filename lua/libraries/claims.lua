@@ -74,7 +74,8 @@ end
 -- and as many bytes of contents and bodies (see fold_cost) as `slot.budget` has left.
 -- Time topics: due more than ttl_ms ago; `slot.born` is nil. PRIORITY: sent so long ago, as `slot.born` tells, where
 -- entries of what has left store meanwhile are dropped, too. What was delivered before is left to its retries. Returns
--- the rank `start` where the search goes on, 0 where ranks have moved, and whether more may have to die.
+-- the rank where the search goes on that was to go on at `start`: no message behind that one has a lower rank now; and
+-- whether more may have to die.
 local function expire(slot, start, now_ms, ttl_ms, max_retries, limit, totals)
   -- @include dead
   local before = '(' .. string.format('%.0f', now_ms - ttl_ms)
@@ -115,7 +116,7 @@ local function expire(slot, start, now_ms, ttl_ms, max_retries, limit, totals)
     end
   end
   tally(totals, 'ttl_expired', expired)
-  return expired > 0 and 0 or start, #old == limit or seen < #old
+  return math.max(math.min(start, 1), start - expired), #old == limit or seen < #old
 end
 
 local function share_of_work(budget, limit)
@@ -124,9 +125,8 @@ end
 
 -- A claim from one slot: settles the previous ones, sweeps, and takes what is due. Returns the reply. The slot's first
 -- messages, two at least, tell whether more than one is due, and when the next one will be; so `peek` mostly is all of
--- store that has to be read. Most claims of few messages are brief: see claim_brief. Of the others, most take what they
--- take by take_alike or take_fresh: these are for the common cases, and cost the server 20 to 40 % less there than
--- `take`, which can do all. Who settles only, and gives something back that is due, tells the others: the channel's
+-- store that has to be read. Most claims of few messages are brief: see claim_brief; the others take by take_due. Who
+-- settles only, and gives something back that is due, tells the others: the channel's
 -- name is that of the slot's.
 --
 -- Limit -1: a slot that is quiet, or has bodies and no more, is only settled; the reply says when its first message is
@@ -267,28 +267,10 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   slot.retried = slot.held and redis.call('ZCARD', slot.retry) > 0
   if more_outlived and not paused and limit > 0 and has_room(slot) then
     -- @include take
-    items = take_unexpired(slot, limit, tonumber(ARGV[at]), now_ms, stamp, max_retries, totals)
+    items, resume = take_unexpired(slot, limit, start, tonumber(ARGV[at]), now_ms, stamp, max_retries, totals)
   elseif not paused and has_room(slot) then
-    local fresh, passed, ended
-    if start == 0 then
-      peek = slot.quiet and peek or nil -- else what it saw may have changed
-      if peek and peek[4] then
-        fresh, alike, passed, ended = take_alike(slot, highest_first, limit, now_ms, stamp, max_retries, totals, peek)
-      end
-      if not fresh then
-        fresh, passed, ended = take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries, totals, peek)
-      end
-    end
-    items, searched = fresh or items, ended or false
-    local wanted, from = alike and 0 or limit - #items / 2, passed or start
-    if wanted > 0 and not ended and not (slot.cut and #items > 0) and has_room(slot) then
-      -- @include take
-      local others
-      others, resume, searched = take(slot, highest_first, wanted, from, now_ms, stamp, max_retries, totals)
-      for i = 1, #others do
-        items[#items + 1] = others[i]
-      end
-    end
+    items, resume, searched, alike = take_due(slot, highest_first, limit, start, now_ms, stamp, max_retries, totals,
+      slot.quiet and peek or nil) -- else what it saw may have changed
   end
   local bodies, as_measured = {}, at == turn.at + 3 and swept == 0 and not totals.ttl_expired
   local bodied = sizes.body > 0 and (as_measured or redis.call('HLEN', slot.body) > 0)

@@ -113,16 +113,17 @@ local function take(slot, highest_first, limit, start, now_ms, stamp, max_retrie
   return items, rank - #contents + shift, ended
 end
 
-local function take_between(slot, limit, before, now_ms, stamp, max_retries, totals)
-  local items = take(slot, false, limit, 0, max_retries, stamp, max_retries, totals)
+local function take_between(slot, limit, start, before, now_ms, stamp, max_retries, totals)
+  local items, resume = take(slot, false, limit, 0, max_retries, stamp, max_retries, totals), 0
   if #items < 2 * limit and not slot.cut and has_room(slot) then
-    local first = redis.call('ZCOUNT', slot.store, '-inf', '(' .. whole(before))
-    local younger = take(slot, false, limit - #items / 2, first, now_ms, stamp, max_retries, totals)
+    local younger
+    start = math.max(start - #items / 2, redis.call('ZCOUNT', slot.store, '-inf', '(' .. whole(before)))
+    younger, resume = take(slot, false, limit - #items / 2, start, now_ms, stamp, max_retries, totals)
     for i = 1, #younger do
       items[#items + 1] = younger[i]
     end
   end
-  return items
+  return items, resume
 end
 
 local function take_by_birth(slot, limit, before, stamp, max_retries, totals)
@@ -157,11 +158,11 @@ end
 -- what was rolled back, which has no such time, and what is younger. On time topics the outlived stand between these.
 -- On PRIORITY they stand among them: where the first ones in store are all outlived, the younger ones are found by
 -- `born`, the highest priorities of the 256 that have waited for longest. Returns contents and store scores,
--- alternating.
-local function take_unexpired(slot, limit, ttl_ms, now_ms, stamp, max_retries, totals)
+-- alternating, and the rank where a bound ended the search, as `take` does: the next one begins there, at `start`.
+local function take_unexpired(slot, limit, start, ttl_ms, now_ms, stamp, max_retries, totals)
   local before = now_ms - ttl_ms
   if not slot.born then
-    return take_between(slot, limit, before, now_ms, stamp, max_retries, totals)
+    return take_between(slot, limit, start, before, now_ms, stamp, max_retries, totals)
   end
   slot.outlived = function(names, page, held)
     local births = redis.call('ZMSCORE', slot.born, unpack(names))
@@ -172,9 +173,9 @@ local function take_unexpired(slot, limit, ttl_ms, now_ms, stamp, max_retries, t
     end
     return held
   end
-  local items = take(slot, true, limit, 0, now_ms, stamp, max_retries, totals)
+  local items, resume = take(slot, true, limit, start, now_ms, stamp, max_retries, totals)
   if #items == 0 and has_room(slot) then
-    return take_by_birth(slot, limit, before, stamp, max_retries, totals)
+    items = take_by_birth(slot, limit, before, stamp, max_retries, totals)
   end
-  return items
+  return items, resume
 end

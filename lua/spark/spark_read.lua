@@ -29,8 +29,11 @@
 -- ARGV[14]  bodies       '1': with bodies; '0': without
 -- ARGV[15]  epoch        of the owner; 0 without ZooKeeper
 -- ARGV[16]  ensemble     identity of its ZooKeeper ensemble
--- Returns: { claimed the first time, left out now, buried now, { content, store score, ... }, { body or nil, ... } };
---   the table of bodies is empty when no message of the batch has one, and without bodies
+-- ARGV[17]  start        where to search from the first time, 0 or `resume` of the call before
+-- Returns: { claimed the first time, left out now, buried now, { content, store score, ... }, { body or nil, ... },
+--   resume }; the table of bodies is empty when no message of the batch has one, and without bodies. resume, which may
+--   be left out: a bound has ended the search before it found anything; the chunk is not read yet, and the same call
+--   goes on from this rank
 -- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; RMQ_DRIVER generation of a newer driver;
 --   RMQ_ACKED seq; RMQ_LOST number; RMQ_COPIES number; nothing was written
 -- Complexity: O(limit log N)
@@ -121,17 +124,12 @@ local bodied, bodies
 if not chunk then
   local items, left = {}, max_retries
   if not paused and redis.call('HGET', slot.query, 'halved') ~= ARGV[2] then
-    local fresh, _, ended = take_fresh(slot, highest_first, limit, now_ms, stamp, max_retries, totals)
-    items = fresh or items
-    local others = {}
-    if not ended and not (slot.cut and #items > 0) and has_room(slot) then
-      others = take(slot, highest_first, limit - #items / 2, 0, now_ms, stamp, max_retries, totals)
-    end
-    if #others > 0 then
+    local resume
+    items, resume = take_due(slot, highest_first, limit, tonumber(ARGV[17]), now_ms, stamp, max_retries, totals)
+    if #items == 0 and resume > 0 then
+      return { '0', '0', '0', {}, {}, whole(resume) }
+    elseif #items > 0 and tonumber(items[highest_first and #items or 2]) <= max_retries then
       left = {}
-      for i = 1, #others do
-        items[#items + 1] = others[i]
-      end
       for i = 2, #items, 2 do
         local score = tonumber(items[i])
         left[i / 2] = score > max_retries and max_retries or math.max(0, math.ceil(score) - 1)

@@ -140,6 +140,7 @@ class Chunk:
         bodies: Their bodies, `None` for a message without one; `None` if none has a body or bodies were not read.
         traces: Their trace contexts, in the same form; empty for a message without one.
         claim: Identifies this read of the chunk in its rows, see `Claim`.
+        resume: Where the search must go on, since only messages in flight were found so far; 0 if the chunk was read.
     """
 
     claimed: int
@@ -150,6 +151,7 @@ class Chunk:
     bodies: list[bytes | None] | None
     traces: list[str] | None = None
     claim: str = field(default="", compare=False)
+    resume: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -260,7 +262,9 @@ def enter(topic: Topic, query: str, *, needed: bool = False) -> Call[Entered]:
     return _ENTER.call(topic, 0, parse, keys=keys, keep_s=KEEP_S, needed=int(needed))
 
 
-def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, before: int = 0) -> Call[Chunk]:
+def read(
+    topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, before: int = 0, start: int = 0
+) -> Call[Chunk]:
     """Return a call that reads a chunk of up to `limit` (1 to `CHUNK`) messages, claiming them the first time.
 
     Args:
@@ -270,15 +274,16 @@ def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, befo
         chunk: Number of the chunk in the slot's part of the batch.
         limit: Maximum number of messages in the chunk.
         before: Maximum number of messages in the batch's earlier chunks.
+        start: Rank at which the search for due messages begins, `resume` of the reply before.
     """
     owner = reading.owners.get(slot, NO_OWNER)
     claim = Claim(reading.driver, reading.seq, chunk)
 
     def parse(reply: list[Any]) -> Chunk:
-        claimed, left_out, buried, items, bodies = reply
+        claimed, left_out, buried, items, bodies, *resume = reply
         scores, sent = list(map(score_of, items[1::2])), list(map(unwrap, bodies))
         said = ([body for body, _ in sent], [trace for _, trace in sent]) if sent else (None, None)
-        return Chunk(int(claimed), int(left_out), int(buried), items[::2], scores, *said, claim.text)
+        return Chunk(int(claimed), int(left_out), int(buried), items[::2], scores, *said, claim.text, int(*resume))
 
     return _READ.call(
         topic,
@@ -294,8 +299,8 @@ def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, befo
         strict=int(reading.strict),
         most_bytes=reading.chunk_bytes,
         bodies=int(reading.bodies),
-        epoch=owner.epoch,
-        ensemble=owner.ensemble,
+        **owner._asdict(),
+        start=start,
     )
 
 
@@ -330,8 +335,7 @@ def settle(
         **_arguments(Claim(driver, seq, chunk)),
         verb=verb,
         keep_first=int(topic.type is TopicType.RANGE_MERGE),
-        epoch=owner.epoch,
-        ensemble=owner.ensemble,
+        **owner._asdict(),
     )
 
 

@@ -279,6 +279,21 @@ def test_what_is_in_flight_is_not_claimed_among_outlived_ones(outlived: SlotUnde
     assert [each.content for each in outlived.claim().messages] == [b"fresh"]
 
 
+def test_what_stands_among_many_in_flight_is_claimed_while_others_are_buried(outlived: SlotUnderTest) -> None:
+    """The search goes on where the one before ended, although burials move the ranks of what it has seen."""
+    names = [b"n%04d" % number for number in range(2_500)]
+    free, flying = names[49::50], [name for place, name in enumerate(names, 1) if place % 50]
+    put(outlived, *names)
+    outlived.client.zadd(outlived.keys.prepare, dict.fromkeys(flying, HELD))
+    outlived.client.hincrby(outlived.keys.meta, "accepted", len(flying))
+    found, start, claims = list[bytes](), 0, 0
+    while claims == 0 or start > 0:
+        reply = outlived.claim(start=start)
+        found, start, claims = [*found, *(each.content for each in reply.messages)], reply.resume, claims + 1
+        assert reply.next_due_ms == outlived.now_ms, "there is more to bury"
+    assert (sorted(found), 1 < claims < 9) == (free, True)
+
+
 def test_a_paused_slot_buries_and_hands_out_nothing(outlived: SlotUnderTest) -> None:
     put(outlived, b"fresh")
     outlived.client.hset(outlived.keys.meta, "paused", 1)

@@ -27,22 +27,6 @@ def calls_of(slot: SlotUnderTest, commands: Sequence[str], call: Any) -> int:
     return sum(found.get(f"cmdstat_{command}", {"calls": 0})["calls"] for command in commands)
 
 
-def test_a_search_that_goes_on_behind_what_is_in_flight_misses_nothing(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.FIXED_TIME)
-    names = [b"%04d" % number for number in range(2_600)]
-    slot.seed(
-        SlotState(
-            store={name: T0 - 5_000 + number for number, name in enumerate(names)},
-            prepare=dict.fromkeys(names[:1_900], HELD),
-        )
-    )
-    first = slot.claim(1_000)
-    assert 0 < len(first.messages) < 700
-    assert first.resume > 0
-    rest = slot.claim(1_000, start=first.resume)
-    assert [message.content for message in (*first.messages, *rest.messages)] == names[1_900:]
-
-
 def test_a_twin_in_flight_does_not_hide_a_new_message_from_those_who_wait(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(SlotState(store={b"twin": T0 - 5, b"later": T0 + 10**6}, prepare={b"twin": HELD}))

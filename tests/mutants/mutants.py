@@ -364,7 +364,7 @@ MUTANTS = (
     _mutant("a released one keeps no age", ("settle_nacks", "slot.born and not fresh", "false")),
     _mutant("a redriven one keeps no age", ("redrive", "if born then\n        redis", "if false then\n        redis")),
     _mutant("ages pile up", ("claim_slot", "redis.call('ZREM', slot.born, unpack(names))", "")),
-    _mutant("ranks are taken for unmoved", ("expire", "expired > 0 and 0 or start", "start")),
+    _mutant("ranks are taken for unmoved", ("expire", "start - expired", "start")),
     # steering
     _mutant("promote postpones what is due", ("promote", "if tonumber(stored) > now_ms then", "if true then")),
     _mutant("promote gives retries back", ("promote", "left > 0 and left or now_ms", "now_ms")),

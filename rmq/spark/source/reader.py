@@ -263,25 +263,26 @@ def _chunks(connections: Connections, partition: BatchPartition, time: RedisTime
     """
     parts = partition.parts
 
-    def ask(number: int) -> Dispatch:
-        return connections.dispatch([read(partition.topic, partition.reading, *parts[number])])
+    def ask(number: int, start: int = 0) -> Dispatch:
+        return connections.dispatch([read(partition.topic, partition.reading, *parts[number], start)])
 
     under_way = ask(0)
     try:
         found: list[tuple[int, Chunk]] = []
-        size = 0
         for number, (slot, *_) in enumerate(parts):
             with time.counted():
                 (chunk,) = under_way.results()
+                while isinstance(chunk, Chunk) and chunk.resume:
+                    under_way = ask(number, chunk.resume)
+                    (chunk,) = under_way.results()
             if number + 1 < len(parts):
                 under_way = ask(number + 1)
             if isinstance(chunk, Exception):
                 raise chunk
             found.append((slot, chunk))
-            size += chunk.size_bytes
-            if len(found) == TOGETHER or size > BATCH_BYTES:
+            if len(found) == TOGETHER or sum(each.size_bytes for _, each in found) > BATCH_BYTES:
                 yield found
-                found, size = [], 0
+                found = []
         if found:
             yield found
     finally:  # Spark may leave the rest unread

@@ -85,6 +85,25 @@ def test_attempts_times_of_sending_and_traces(
     stream.end(redis_client, topic)
 
 
+@pytest.mark.parametrize("ties", ["oldest", "any"])
+def test_what_is_due_behind_many_twins_in_flight_is_read(
+    ties: Any, redis_url: str, redis_client: redis.Redis, sender: RmqClient, make_topic: MakeTopic
+) -> None:
+    """A call searches about 2,000 messages; those behind were read only when enough of the twins were settled."""
+    topic = make_topic(TopicType.PRIORITY, slots=1, ties=ties)
+    twins, behind = [PriorityMessage(f"twin{n:04}", 900) for n in range(4_500)], [b"x%02d" % n for n in range(30)]
+    sender.producer(topic).send_many(twins)
+    consumer = sender.consumer(topic)
+    while consumer.poll(1_000):
+        pass
+    sender.producer(topic).send_many([*twins, *(PriorityMessage(name, 100) for name in behind)])
+    stream = Stream(redis_url, topic, maxMessagesPerTrigger="20")
+    rows = [row["content"] for row in stream.rows()]
+    assert (len(rows), {*rows} <= {*behind}) == (20, True)
+    assert [row["content"] for row in stream.rows()] == rows
+    stream.end(redis_client, topic)
+
+
 def test_what_waits_will_be_the_next_attempt(redis_url: str, sender: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY, max_retries=3)
     sender.producer(topic).send(PriorityMessage("a", 1_000))
