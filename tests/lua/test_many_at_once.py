@@ -11,8 +11,8 @@ from rmq import ControlResult, Redriven, TopicType
 from rmq.errors import FixedTimePassedError
 from tests.conftest import MakeSlot
 from tests.lua.cases import FAILURE
-from tests.support.core import ExtendReply, control, dead
-from tests.support.slots import T0, SlotState, SlotUnderTest, with_hints
+from tests.support.core import ExtendReply
+from tests.support.slots import T0, SlotState, SlotUnderTest
 
 NAMES = [b"%d" % number for number in range(1_000)]
 DONE = [ControlResult.DONE] * 1_000
@@ -23,36 +23,17 @@ DEAD = SlotState(dead={name: T0 + number for number, name in enumerate(NAMES)}, 
 Act = Callable[[SlotUnderTest], object]
 
 CALLS: dict[str, tuple[SlotState, Act, object, SlotState]] = {
-    "cancel": (
-        SlotState(store=dict.fromkeys(NAMES, T0), body=dict.fromkeys(NAMES, b"1")),
-        lambda slot: slot.cancel(*NAMES),
-        DONE,
-        SlotState(totals={"cancelled": 1_000}),
-    ),
     "reschedule": (
         SlotState(retry=HELD),
         lambda slot: slot.reschedule("at", LATEST, *NAMES),
         DONE,
         SlotState(store=dict.fromkeys(NAMES, LATEST), hints=[LATEST]),
     ),
-    "purge the backlog": (
-        SlotState(store=dict.fromkeys(NAMES, T0)),
-        lambda slot: slot.run(with_hints(control.purge_backlog(slot.topic, 0, "store", 5_000))),
-        1_000,
-        SlotState(totals={"purged": 1_000}),
-    ),
-    "purge the dead": (DEAD, lambda slot: slot.purge(*NAMES), 1_000, SlotState(totals={"purged": 1_000})),
     "redrive": (
         DEAD,
         lambda slot: slot.redrive("at", LATEST, *NAMES),
         [Redriven.DONE] * 1_000,
         SlotState(store=dict.fromkeys(NAMES, LATEST), totals={"redriven": 1_000}, hints=[LATEST]),
-    ),
-    "list the dead": (
-        DEAD,
-        lambda slot: [message.content for message in slot.run(dead.list_dead(slot.topic, 0, 0, 1_000))],
-        NAMES,
-        DEAD,
     ),
     "acks of a thousand claims": (
         SlotState(prepare=HELD),

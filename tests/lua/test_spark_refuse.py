@@ -136,16 +136,6 @@ def test_an_acked_batch_and_an_owned_slot_take_no_refusals(make_slot: MakeSlot) 
         slot.run(refuse_contents(slot.topic, 0, Claim(FIRST, 2, 0), BURY, [b"next"]))
 
 
-def test_1000_are_refused_in_one_call(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.PRIORITY)
-    names = [b"m%04d" % n for n in range(1_000)]
-    slot.send(*((name, 1_000 + n, b"b") for n, name in enumerate(names)))
-    assert contents(read(slot)) == names[::-1]
-    assert refuse(slot, names) == Refused(1_000, 0)
-    assert ack(slot) == Settled(0, 0, 0, 1_000)
-    assert len(slot.state().dead) == len(slot.state().dead_body) == 1_000
-
-
 def test_of_a_topic_that_merges_the_value_goes_along(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.PRIORITY, merge=Merge(Sum()))
     for content, number in ((b"dead", 1), (b"later", 2), (b"done", 3)):

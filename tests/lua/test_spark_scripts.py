@@ -521,21 +521,6 @@ def test_a_whole_ack_of_a_worker_is_not_confused(make_slot: MakeSlot) -> None:
     assert ack(slot) == Settled(3, 0)
 
 
-def test_1000_with_16_digit_scores(make_slot: MakeSlot) -> None:
-    # pitfall 12, 13
-    slot = make_slot(TopicType.FIXED_TIME)
-    due = 1_780_000_000_123
-    slot.set_clock(due - 1_000)
-    slot.send(*((b"%d" % number, due) for number in range(1_000)))
-    slot.set_clock(due)
-    first = read(slot)
-    assert len(rows_of(first)) == 1_000
-    assert {row.store_score for row in rows_of(first)} == {due}
-    assert renew(slot) == Settled(1_000, 0)
-    assert read(slot, SECOND) == first
-    assert ack(slot, SECOND) == Settled(1_000, 0)
-
-
 def opened(slot: SlotUnderTest) -> None:
     """A batch that is read, with bodies and failures, beside everything else."""
     slot.seed(SlotState(prepare={b"held": slot.claim_score(5)}, dead={b"dead": 1}))

@@ -97,6 +97,12 @@ MUTANTS = (
     ),
     _mutant("the next due time is the last one's", ("take_fresh", "second and tonumber(second) or false", "false")),
     _mutant("what was seen before a retry came back counts", ("claim_slot", "slot.quiet and peek or nil", "peek")),
+    _mutant("Spark's search does not resume", ("spark_read", "#items == 0 and resume > 0", "false")),
+    _mutant(
+        "a search among outlived ones begins again",
+        ("take_between", "start - #items / 2", "0"),
+        ("take_unexpired", "take(slot, true, limit, start,", "take(slot, true, limit, 0,"),
+    ),
     _mutant("the search does not resume", ("take", "items, rank - #contents + shift", "items, 0")),
     _mutant("the search resumes too far behind", ("take", "items, rank - #contents + shift", "items, rank + shift")),
     _mutant("a paused slot is claimed from", ("claim_slot", "if not paused and", "if")),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sized
-from typing import Any
 
 import pytest
 import redis
@@ -12,14 +10,11 @@ import redis
 from rmq import (
     Collect,
     Fixed,
-    FixedTimeMessage,
     Merge,
-    Newest,
     PriorityMessage,
     RangeMergeMessage,
     RmqClient,
     StreamMessage,
-    Sum,
     Topic,
     TopicType,
     poll_all,
@@ -63,42 +58,6 @@ def test_a_poll_counts_the_bytes_of_fields(client: RmqClient, make_topic: MakeTo
         for _ in range(NUMBER):
             client.producer(topic).send(StreamMessage({"field": BIG[:-100]}))
         assert POLL_BYTES // MIB <= len(consumer.poll(1_000, timeout=20)) < NUMBER
-
-
-def _merging(merge: Any, **fields: Any) -> tuple[TopicType, dict[str, Any], Callable[[str], Any]]:
-    settings = {"merge": Merge(merge, window=Fixed("1ms"))}
-    return TopicType.RANGE_MERGE, settings, lambda name: RangeMergeMessage(name, **fields)
-
-
-SENT: dict[str, tuple[TopicType, dict[str, Any], Callable[[str], Any]]] = {
-    "priority": (TopicType.PRIORITY, {}, lambda name: PriorityMessage(name, 50)),
-    "priorities": (TopicType.PRIORITY, {}, lambda name: PriorityMessage(name, 1 + int(name[-4:]), body="b")),
-    "ties any": (TopicType.PRIORITY, {"ties": "any"}, lambda name: PriorityMessage(name, 50)),
-    "fixed time": (TopicType.FIXED_TIME, {}, lambda name: FixedTimeMessage(name, delay="0s", body="b")),
-    "range merge": (TopicType.RANGE_MERGE, {}, lambda name: RangeMergeMessage(name, time_range="1ms")),
-    "Sum": _merging(Sum(), body=1),
-    "Newest": _merging(Newest(), body="b", version=1),
-    "Collect": _merging(Collect(), body="b"),
-}
-
-
-@pytest.mark.parametrize(("number", "length"), [(64, 1_100), (128, 1_100), (256, 8), (512, 8), (1_000, 8)])
-@pytest.mark.parametrize("sent", SENT)
-def test_a_slot_whose_last_message_ends_a_page(
-    sent: str, number: int, length: int, client: RmqClient, make_topic: MakeTopic
-) -> None:
-    """A script reads a slot by pages of 64 or 256 messages: the next one is empty then."""
-    kind, settings, make = SENT[sent]
-    topic = make_topic(kind, slots=1, **settings)
-    client.producer(topic).send_many(make(f"{place:0{length}}") for place in range(number))
-    time.sleep(0.01)  # then all of it is due, by whichever rule
-    with client.consumer(topic) as consumer:
-        consumer.release(consumer.poll(1_000))
-        for delivery in consumer.poll(1_000):
-            delivery.nack(delay="0s")
-        consumer.ack(consumer.poll(1_000))
-    stats = stats_of(client, topic)
-    assert (stats.total("acked"), stats.total("retried")) == (number, number)
 
 
 @pytest.mark.parametrize("ended", ["release", "nack", "close"])
