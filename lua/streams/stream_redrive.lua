@@ -11,8 +11,8 @@
 -- ARGV[1]  group    its name
 -- ARGV[2]  publish  command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[3..] ids  at most 1,000
--- Returns: per id `done` or `absent`; fewer than were named where those before have 4 MiB: the others were
---   not looked at
+-- Returns: per id `done`, `absent`, or '' where it stays dead: it was trimmed away, and has more fields than a copy can
+--   have. Fewer than were named where those before have 4 MiB: the others were not looked at
 -- Errors: OOM at maxmemory; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic; safe to repeat. An entry that is still in the stream goes back into the group's pending list as it is;
@@ -47,15 +47,20 @@ for i = 3, #ARGV do
         table.insert(fields, 1, name)
         table.insert(fields, 1, 'rmq:group')
       end
-      redis.call('XADD', store, '*', unpack(fields))
-      tally(sent, 'copied', 1)
-      tally(totals, 'resent', 1)
+      answer = #fields <= 7900 and 'done' or '' -- `unpack` has room for 8,000; what RMQ sends has up to 1,000
+      if answer == 'done' then
+        redis.call('XADD', store, '*', unpack(fields))
+        tally(sent, 'copied', 1)
+        tally(totals, 'resent', 1)
+      end
     else
       answer = 'absent' -- nothing is left of it: a redrive of all would meet it again and again
     end
-    redis.call('ZREM', dead, id)
-    redis.call('HDEL', reason, id)
-    redis.call('HDEL', dead_body, id)
+    if answer ~= '' then
+      redis.call('ZREM', dead, id)
+      redis.call('HDEL', reason, id)
+      redis.call('HDEL', dead_body, id)
+    end
   end
   answers[#answers + 1] = answer
 end

@@ -21,7 +21,7 @@ from rmq._admin.notices import DeadNotices, DeadNotifier
 from rmq._admin.view import most
 from rmq._broker.audit import Audit, Progress, confirm_all
 from rmq._broker.claims import NACK_BATCH
-from rmq._model.display import brief
+from rmq._model.display import brief, counted
 from rmq._model.encoding import checked_priority
 from rmq._model.entries import checked_group
 from rmq._model.handlers import check_plain, check_takes_one
@@ -30,7 +30,7 @@ from rmq._model.times import MAX_SCORE, Duration, Instant, due_ms, duration_ms, 
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections, call_in_parts, call_slots
-from rmq.errors import InvalidValueError
+from rmq.errors import InvalidValueError, SendError
 
 D = TypeVar("D", bound=DeadMessage)
 
@@ -149,7 +149,7 @@ class Dead(Generic[D]):
         check_filter(where)
         dropped, left = 0, most(limit, "limit")
         with self._audit.step("purge dead", self._about + meaning(where, limit), progress) as note:
-            for slot, dead in self._chosen(where, left, NACK_BATCH):
+            for slot, dead in self._chosen(where, left, NACK_BATCH, ()):
                 names = [dead_.name_of(message) for message in dead]
                 dropped += self._connections.run(dead_.purge_dead(self.topic, slot, names, group=self._group))
                 note(f"dropped {dropped}", dropped)
@@ -189,30 +189,44 @@ class Dead(Generic[D]):
         self,
         where: DeadFilter,
         limit: int | None,
-        build: Callable[[int, Sequence[bytes]], Call[list[Redriven]]],
+        build: Callable[[int, Sequence[bytes]], Call[list[Any]]],
         progress: Progress | None,
         per_second: float | None = None,
     ) -> RedriveResult:
-        """Send the selected dead messages again; `build` returns the call for the names of some in a slot."""
+        """Send the selected dead messages again; `build` returns the call for the names of some in a slot.
+
+        In the result of the call, `None` stands for an entry that stays dead.
+        """
         left = most(limit, "limit")
-        counts = dict.fromkeys(Redriven, 0)
+        counts, stays = dict.fromkeys(Redriven, 0), list[D]()
         started_s, done = monotonic_s(), 0
         size = NACK_BATCH if per_second is None else max(1, int(min(NACK_BATCH, per_second / 10)))
         check_filter(where)
         with self._audit.step("redrive", self._about + meaning(where, limit), progress) as note:
-            for slot, dead in self._chosen(where, left, size):
+            for slot, dead in self._chosen(where, left, size, stays):
                 if per_second is not None:
                     self._connections.runtime.sleep(max(0.0, started_s + done / per_second - monotonic_s()))
                 names = [dead_.name_of(message) for message in dead]
-                for answer in call_in_parts(self._connections, partial(build, slot), names):
+                answers = call_in_parts(self._connections, partial(build, slot), names)
+                stays += [message for message, answer in zip(dead, answers, strict=False) if answer is None]
+                for answer in filter(None, answers):
                     counts[answer] += 1
                 done += len(dead)
                 note(", ".join(f"{number} {answer.value}" for answer, number in counts.items() if number), done)
             confirm_all(self._connections, self.topic)
-        return RedriveResult(counts[Redriven.DONE], counts[Redriven.MERGED], counts[Redriven.ABSENT])
+        result = RedriveResult(counts[Redriven.DONE], counts[Redriven.MERGED], counts[Redriven.ABSENT])
+        if stays:
+            number = counted(len(stays), "trimmed entry", "trimmed entries")
+            first = f"{number} stayed dead, as {dead_.name_of(stays[0]).decode()} in slot {stays[0].slot}"
+            text = f"{self._about}{first}: of one with more than 3,949 fields no copy can be made"
+            raise SendError(text, topic=self.topic.name, stored=result.redriven, not_stored=tuple(stays))
+        return result
 
-    def _chosen(self, where: DeadFilter, left: int, size: int) -> Iterator[tuple[int, Sequence[D]]]:
-        """Yield a slot and some of its selected dead messages; the caller removes them before the next step."""
+    def _chosen(self, where: DeadFilter, left: int, size: int, stays: Sequence[D]) -> Iterator[tuple[int, Sequence[D]]]:
+        """Yield a slot and some of its selected dead messages.
+
+        Before the next step the caller removes them, or adds to `stays` those that it leaves.
+        """
         # read all clocks before the first page, and per slot: the clocks of a cluster's nodes may differ
         begun_ms = call_slots(self._connections, range(self.topic.slots), self._clock_call)
         for slot, from_ms in enumerate(begun_ms):
@@ -223,11 +237,11 @@ class Dead(Generic[D]):
                 if any(message.died_ms > from_ms for message in page):
                     to_ms = self._connections.run(self._clock_call(slot))
                 before = (message for message in page if not from_ms < message.died_ms <= to_ms)
-                chosen = list(islice(filter(where, before), left))
+                chosen, stayed = list(islice(filter(where, before), left)), len(stays)
                 if chosen:
                     yield slot, chosen
                 left -= len(chosen)
-                start += len(page) - len(chosen)
+                start += len(page) - len(chosen) + len(stays) - stayed
 
     def _unnotified_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[D]]:
         return dead_.untold(self.topic, slot, turn, limit, self._group)
@@ -322,13 +336,14 @@ class GroupDead(Dead[DeadEntry]):
 
         Raises:
             InvalidValueError: `where` is not a `DeadFilter`, or `limit` is not a whole number of 0 or more.
-            SendError: Redis is full; the entry stays dead.
+            SendError: Redis is full; the entry stays dead. Or entries that were trimmed have more fields than a copy
+                can have: those in `not_stored` stay dead, and the others are redelivered.
 
         Guarantee: atomic per call of up to 100 entries; safe to repeat. An entry that has been trimmed from the stream
             is appended again as a copy, which the other groups skip.
         """
 
-        def build(slot: int, ids: Sequence[bytes]) -> Call[list[Redriven]]:
+        def build(slot: int, ids: Sequence[bytes]) -> Call[list[Redriven | None]]:
             return dead_.redrive_entries(self.topic, slot, self.group, ids)
 
         return self._redrive(where, limit, build, progress)

@@ -96,13 +96,13 @@ def redrive(
     return _REDRIVE.call(topic, slot, _redriven, **args, dated=int(died_ms is not None), contents=named)
 
 
-def redrive_entries(topic: Topic, slot: int, group: str, ids: Sequence[bytes | str]) -> Call[list[Redriven]]:
-    """Return a call that redrives dead entries into the group in which they died."""
+def redrive_entries(topic: Topic, slot: int, group: str, ids: Sequence[bytes | str]) -> Call[list[Redriven | None]]:
+    """Return a call that redrives dead entries into the group in which they died; `None` stands for one that stays."""
     return _REDRIVE_ENTRIES.call(topic, slot, _redriven, group=group, ids=ids)
 
 
-def _redriven(reply: list[bytes]) -> list[Redriven]:
-    return [Redriven(answer.decode()) for answer in reply]
+def _redriven(reply: list[bytes]) -> list[Any]:
+    return [Redriven(answer.decode()) if answer else None for answer in reply]
 
 
 def purge_dead(

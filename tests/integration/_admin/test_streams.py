@@ -18,11 +18,12 @@ from rmq.errors import (
     InvalidTopicError,
     InvalidValueError,
     RmqError,
+    SendError,
     TooManyGroupsError,
 )
 from tests.conftest import MakeTopic
 from tests.integration.conftest import MakeStream
-from tests.support.core import Connections, group_keys, group_rate_key, rate_key
+from tests.support.core import Connections, group_keys, group_rate_key, rate_key, slot_keys
 from tests.support.sides import Side
 from tests.support.streams import drain_entries, entry, ids, pending_rows
 from tests.support.waiting import wait_until
@@ -383,6 +384,29 @@ def test_a_redrive_goes_into_the_group_that_failed_only(
         late = client.consumer(topic, group="late", start="all")
         assert drain_entries(late, 0.1) == ([] if trimmed else ["bad", "worse"])
         late.close()
+
+
+def test_a_redrive_leaves_an_entry_that_is_too_long_to_copy(
+    client: RmqClient, make_stream: MakeStream, redis_client: Any
+) -> None:
+    """Put in by hand, it failed each redrive of its slot."""
+    topic = make_stream(slots=1, retention=Retention(max_length=0, approximate=False))
+    store = slot_keys(topic.name, 0).store
+    redis_client.hincrby(slot_keys(topic.name, 0).meta, "accepted", 2)
+    long = [redis_client.xadd(store, {f"f{n}": n for n in range(number)}).decode() for number in (3_949, 4_100)]
+    send(client, topic, *map(str, range(120)))
+    dead = client.stream(topic).dead("g")
+    with client.consumer(topic, group="g", start="all") as consumer:
+        for delivery in consumer.poll(200, 5):
+            delivery.bury()
+        client.stream(topic).trim()
+        for redriven in (121, 0):
+            with pytest.raises(SendError, match=f"group g: 1 trimmed entry stayed dead, as {long[1]} in slot 0") as e:
+                dead.redrive()
+            assert (e.value.stored, [entry.id for entry in e.value.not_stored]) == (redriven, long[1:])
+        assert [entry.id for entry in dead.list()] == long[1:]
+        assert sorted(len(entry(each).fields) for each in consumer.poll(200, 5)) == [1] * 120 + [3_949]
+        assert dead.purge() == 1
 
 
 def test_all_groups_are_read_in_one_round(
