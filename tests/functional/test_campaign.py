@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.campaign.shards import Shards
 from tests.campaign.topics import topics
+from tests.histories.journal import Journal
 from tests.support.unmeasured import unmeasured
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -46,3 +49,20 @@ def test_a_small_campaign_breaks_no_promise(owners: str, tmp_path: Path):
     assert sum(report["faults"].values()) == FAULTS
     assert report["accepted"] > MESSAGES / 10
     assert report["runs"] > len(topics())
+
+
+def test_a_replica_that_redis_gave_to_another_shard_is_given_back(tmp_path: Path) -> None:
+    shards = Shards(Journal(tmp_path / "events"), elections=False, disk=None, keeps_owners=False)
+    try:
+        (master, replica), (other, _) = shards.pair(0), shards.pair(1)
+
+        def follows() -> int:
+            with replica.connect() as client:
+                return client.info("replication")["master_port"]
+
+        shards.cluster.ask(replica, "CLUSTER", "REPLICATE", shards.cluster.node_id(other))
+        wait_until(lambda: follows() == other.port)
+        shards.settle()
+        assert follows() == master.port
+    finally:
+        shards.stop()

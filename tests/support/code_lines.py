@@ -44,7 +44,7 @@ CEILINGS = {
     "rmq/*.py": 783,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_483,
+    "tests": 79_508,
     "benchmarks": 6_726,
 }
 """Most lines of code of a package; one that is not listed may have none."""
