@@ -74,8 +74,8 @@ end
 -- and as many bytes of contents and bodies (see fold_cost) as `slot.budget` has left.
 -- Time topics: due more than ttl_ms ago; `slot.born` is nil. PRIORITY: sent so long ago, as `slot.born` tells, where
 -- entries of what has left store meanwhile are dropped, too. What was delivered before is left to its retries. Returns
--- the rank where the search goes on that was to go on at `start`: no message behind that one has a lower rank now; and
--- whether more may have to die.
+-- the rank where the search goes on that was to go on at `start`: no message behind that one has a lower rank now (with
+-- ties any, ranks count from 1 here, and 0 begins anew); and whether more may have to die.
 local function expire(slot, start, now_ms, ttl_ms, max_retries, limit, totals)
   -- @include dead
   local before = '(' .. string.format('%.0f', now_ms - ttl_ms)
@@ -116,7 +116,7 @@ local function expire(slot, start, now_ms, ttl_ms, max_retries, limit, totals)
     end
   end
   tally(totals, 'ttl_expired', expired)
-  return math.max(math.min(start, 1), start - expired), #old == limit or seen < #old
+  return math.max(slot.any and math.min(start, 1) or 0, start - expired), #old == limit or seen < #old
 end
 
 local function share_of_work(budget, limit)

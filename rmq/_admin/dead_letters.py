@@ -218,7 +218,7 @@ class Dead(Generic[D]):
         if stays:
             number = counted(len(stays), "trimmed entry", "trimmed entries")
             first = f"{number} stayed dead, as {dead_.name_of(stays[0]).decode()} in slot {stays[0].slot}"
-            text = f"{self._about}{first}: of one with more than 3,949 fields no copy can be made"
+            text = f"topic {self.topic.name}, {self._about}{first}: no copy can be made of more than 3,949 fields"
             raise SendError(text, topic=self.topic.name, stored=result.redriven, not_stored=tuple(stays))
         return result
 

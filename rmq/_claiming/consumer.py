@@ -334,15 +334,17 @@ class Consumer(Generic[PayloadT]):
     @staticmethod
     def _read(consumers: Sequence[Consumer], most: int, timeout_s: float) -> list[Selection]:
         """Claim due messages of some consumers, whose `_poll_lock` is held; wait for the first one if there is none."""
-        started_s = monotonic_s()
+        started_s, enough = monotonic_s(), 0 if timeout_s else most
         while True:
-            looked = [each._prepare(timeout_s > 0, most) for each in consumers]
+            looked = [each._prepare(timeout_s > 0, enough) for each in consumers]
             if claimed := Consumer._claim(consumers, most):
                 return claimed
-            if not (timeout_s or all(looked)):
-                for each in consumers:
-                    each._next_look_s = 0.0
-                continue
+            if enough:
+                enough = 0
+                if not all(looked):
+                    for each in consumers:
+                        each._next_look_s = 0.0
+                    continue
             pending = [each for each in consumers if each._claims.pending_slots()]
             left_s = started_s + timeout_s - monotonic_s()
             if left_s <= 0:
@@ -358,11 +360,11 @@ class Consumer(Generic[PayloadT]):
             if wait_s > 0:
                 WakeupSubscriber.wait_for_any([each._hints for each in consumers], wait_s)
 
-    def _prepare(self, waits: bool, most: int) -> bool:
+    def _prepare(self, waits: bool, enough: int) -> bool:
         """Update the due times of the slots from hints, and by a look if one is due; return whether it looked.
 
         A look is due while some slots keep us busy, too: the hint of another one may be lost. A poll that does not wait
-        reads no hints: it looks, unless as many slots are known to be due as it takes messages.
+        reads no hints: it looks once, unless `enough` slots are known to be due, as many as it takes messages.
         """
         if self._closed:
             self._hints.close()
@@ -376,7 +378,7 @@ class Consumer(Generic[PayloadT]):
             self._planner.take_wakeups(hints)
             if hints.missed:
                 self._next_look_s = 0.0
-        if monotonic_s() < self._next_look_s and (waits or self._planner.knows_due(most)):
+        if monotonic_s() < self._next_look_s and (not enough or self._planner.knows_due(enough)):
             return False
         self._next_look_s = monotonic_s() + LOOK_EVERY_S
         try:

@@ -99,7 +99,7 @@ class ScriptLibrary:
     Raises:
         FileNotFoundError: The package lacks its scripts; or, when it is linked, a script includes a library that does
             not exist.
-        ValueError: Two libraries define the same name; or, when it is linked, the header of a script is invalid.
+        ValueError: Two libraries define the same name.
     """
 
     def __init__(self, overrides: str = "") -> None:

@@ -221,9 +221,13 @@ OUTLIVED = 3_000
 @pytest.fixture(params=KINDS.values(), ids=list(KINDS))
 def outlived(request: pytest.FixtureRequest, make_slot: MakeSlot) -> SlotUnderTest:
     """A slot with more that has outlived its time than one claim buries, and that would be delivered first."""
-    kind, settings = request.param
+    return seeded(make_slot, *request.param, OUTLIVED)
+
+
+def seeded(make_slot: MakeSlot, kind: TopicType, settings: dict[str, Any], number: int) -> SlotUnderTest:
+    """Return a slot with as many messages that have outlived their time."""
     slot = make_slot(kind, ttl="1s", **settings)
-    old = [b"old%04d" % number for number in range(OUTLIVED)]
+    old = [b"old%04d" % number for number in range(number)]
     score = T0 - 5_000 if kind.timed else 2**50
     body = values((Collect(), 1, 8), "o", old) if settings.get("merge") else {}
     born = {} if kind.timed else dict.fromkeys(old, T0 - 5_000)
@@ -292,6 +296,16 @@ def test_what_stands_among_many_in_flight_is_claimed_while_others_are_buried(out
         found, start, claims = [*found, *(each.content for each in reply.messages)], reply.resume, claims + 1
         assert reply.next_due_ms == outlived.now_ms, "there is more to bury"
     assert (sorted(found), 1 < claims < 9) == (free, True)
+
+
+@pytest.mark.parametrize(("kind", "settings"), KINDS.values(), ids=list(KINDS))
+def test_a_search_goes_on_at_the_first_rank_where_all_before_is_buried(
+    kind: TopicType, settings: dict[str, Any], make_slot: MakeSlot
+) -> None:
+    slot = seeded(make_slot, kind, settings, 1)
+    put(slot, b"fresh")
+    assert [each.content for each in slot.claim(start=1).messages] == [b"fresh"]
+    assert slot.state().dead.keys() == {b"old0000"}
 
 
 def test_a_paused_slot_buries_and_hands_out_nothing(outlived: SlotUnderTest) -> None:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 CEILINGS = {
     "rmq/_admin": 2_380,
     "rmq/_broker": 1_673,
-    "rmq/_claiming": 2_207,
+    "rmq/_claiming": 2_208,
     "rmq/_io": 587,
     "rmq/_listening": 2_253,
     "rmq/_model": 3_522,
@@ -44,7 +44,7 @@ CEILINGS = {
     "rmq/*.py": 783,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_508,
+    "tests": 79_516,
     "benchmarks": 6_726,
 }
 """Most lines of code of a package; one that is not listed may have none."""
