@@ -217,8 +217,8 @@ class Dead(Generic[D]):
         result = RedriveResult(counts[Redriven.DONE], counts[Redriven.MERGED], counts[Redriven.ABSENT])
         if stays:
             number = counted(len(stays), "trimmed entry", "trimmed entries")
-            first = f"{number} stayed dead, as {dead_.name_of(stays[0]).decode()} in slot {stays[0].slot}"
-            text = f"topic {self.topic.name}, {self._about}{first}: no copy can be made of more than 3,949 fields"
+            first = f"{number} stayed dead, the first is {dead_.name_of(stays[0]).decode()} in slot {stays[0].slot}"
+            text = f"topic {self.topic.name}, {self._about}{first}: more than 3,949 fields cannot be copied"
             raise SendError(text, topic=self.topic.name, stored=result.redriven, not_stored=tuple(stays))
         return result
 
@@ -336,8 +336,8 @@ class GroupDead(Dead[DeadEntry]):
 
         Raises:
             InvalidValueError: `where` is not a `DeadFilter`, or `limit` is not a whole number of 0 or more.
-            SendError: Redis is full; the entry stays dead. Or entries that were trimmed have more fields than a copy
-                can have: those in `not_stored` stay dead, and the others are redelivered.
+            SendError: Redis is full; the entry stays dead. Or trimmed entries have more than 3,949 fields, so
+                that they cannot be copied: those in `not_stored` stay dead, and the others are redelivered.
 
         Guarantee: atomic per call of up to 100 entries; safe to repeat. An entry that has been trimmed from the stream
             is appended again as a copy, which the other groups skip.

@@ -401,7 +401,7 @@ def test_a_redrive_leaves_an_entry_that_is_too_long_to_copy(
             delivery.bury()
         client.stream(topic).trim()
         for redriven in (121, 0):
-            with pytest.raises(SendError, match=f"group g: 1 trimmed entry stayed dead, as {long[1]} in slot 0") as e:
+            with pytest.raises(SendError, match=f"1 trimmed entry stayed dead, the first is {long[1]} in slot 0") as e:
                 dead.redrive()
             assert (e.value.stored, [entry.id for entry in e.value.not_stored]) == (redriven, long[1:])
         assert [entry.id for entry in dead.list()] == long[1:]
