@@ -221,7 +221,7 @@ OUTLIVED = 3_000
 @pytest.fixture(params=KINDS.values(), ids=list(KINDS))
 def outlived(request: pytest.FixtureRequest, make_slot: MakeSlot) -> SlotUnderTest:
     """A slot with more that has outlived its time than one claim buries, and that would be delivered first."""
-    return seeded(make_slot, *request.param, OUTLIVED)
+    return seeded(make_slot, request.param[0], request.param[1], OUTLIVED)
 
 
 def seeded(make_slot: MakeSlot, kind: TopicType, settings: dict[str, Any], number: int) -> SlotUnderTest:
