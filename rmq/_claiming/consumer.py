@@ -500,7 +500,8 @@ class Consumer(Generic[PayloadT]):
 
 
 def _cost_of(selections: Sequence[Selection]) -> float:
-    return bytes_of(selections) if size_of(selections) <= MOST_SHARED_ROWS else inf
+    rows = sum([len(rows) for _, rows in selections])
+    return sum([claim.bytes_of(rows) for claim, rows in selections]) if rows <= MOST_SHARED_ROWS else inf
 
 
 def poll_all(

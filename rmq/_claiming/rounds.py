@@ -329,45 +329,37 @@ def batch_outcomes(
         if (batch := batches.get(place)) is None:
             batch = batches[place] = OutcomeBatch(*place)
         acked = claim.acked_rows(rows)
-        taken = 0
+        nacks, nacked = list[int](), list[int]()
         if len(acked) < len(rows):
             nacked = [row for row in rows if outcomes[row] is not ACKED]
-            sizes = [len(names[row]) for row in nacked[: max(0, most_nacks - size_of(batch.nacked))]]
-            taken, size_bytes = _fitting(sizes, bytes_left, most_bytes)
-            bytes_left -= size_bytes
-            _divide(claim, nacked, taken, batch.nacked, later)
-        if may_be_whole and len(acked) > 1 and claim.is_whole(len(acked), taken, now_s):
+            nacks = nacked[: max(0, most_nacks - size_of(batch.nacked))]
+            nacks, bytes_left = _fitting(nacks, [len(names[row]) for row in nacks], bytes_left, most_bytes)
+            if nacks:
+                batch.nacked.append(Selection(claim, nacks))
+        if may_be_whole and len(acked) > 1 and claim.is_whole(len(acked), len(nacks), now_s):  # so no nack is left over
             (batch.whole if len(batch.whole) < WHOLE_BATCH else later).append(Selection(claim, acked))
             continue
         acks = acked[:named_left]
         if (bodies := claim.rows.bodies) and claim.rows.counted:
-            number, size_bytes = _fitting([len(bodies[row] or b"") for row in acks], freed_left, FREED_BYTES)
-            freed_left -= size_bytes
-            acks = acks[:number]
-        number, size_bytes = _fitting([len(names[row]) for row in acks], bytes_left, most_bytes)
-        bytes_left -= size_bytes
-        named_left -= number
-        _divide(claim, acked, number, batch.acked, later)
+            acks, freed_left = _fitting(acks, [len(bodies[row] or b"") for row in acks], freed_left, FREED_BYTES)
+        acks, bytes_left = _fitting(acks, [len(names[row]) for row in acks], bytes_left, most_bytes)
+        named_left -= len(acks)
+        if acks:
+            batch.acked.append(Selection(claim, acks))
+        if rest := [*nacked[len(nacks) :], *acked[len(acks) :]]:
+            later.append(Selection(claim, rest))
     if later:
         batches = {place: batch for place, batch in batches.items() if batch.selections}
     return batches, later
 
 
-def _fitting(sizes: Sequence[int], bytes_left: int, most_bytes: int) -> tuple[int, int]:
-    """Return how many of these fit into the bytes that are left, and their size; a first one may have more."""
+def _fitting(rows: Sequence[int], sizes: Sequence[int], bytes_left: int, most_bytes: int) -> tuple[Sequence[int], int]:
+    """Return the first rows that fit into the bytes that are left, and what these leave; a first one may have more."""
     if (size_bytes := sum(sizes)) <= bytes_left:
-        return len(sizes), size_bytes
+        return rows, bytes_left - size_bytes
     ends = list(accumulate(sizes))
     number = bisect_right(ends, bytes_left) or int(bytes_left == most_bytes)
-    return number, ends[number - 1] if number else 0
-
-
-def _divide(claim: Claim, rows: Sequence[int], number: int, taken: list[Selection], later: list[Selection]) -> None:
-    """Add the first rows to those that are taken, and the others to those that must wait."""
-    if number:
-        taken.append(Selection(claim, rows[:number]))
-    if number < len(rows):
-        later.append(Selection(claim, rows[number:]))
+    return rows[:number], bytes_left - (ends[number - 1] if number else 0)
 
 
 def nack_of(delivery: Delivery, outcome: Outcome) -> Nack:

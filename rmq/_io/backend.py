@@ -153,9 +153,8 @@ class Runtime:
         finally:
             at_end()
 
-    def caller(self) -> int:
-        """Return a number that the caller's nested calls have, too: of its thread; 0 where calls cannot be nested."""
-        return threading.get_ident()
+    caller: Callable[[], int] = staticmethod(threading.get_ident)
+    """Return a number that the caller's nested calls have, too: of its thread; 0 where calls cannot be nested."""
 
     def interrupted(self) -> int:
         """Return the number of the caller in which signal handlers run, and which they may interrupt; 0 for none."""
@@ -211,8 +210,7 @@ class _LongLock:
     def release(self) -> None:
         self._lock.release()
 
-    def __enter__(self) -> bool:
-        return self.acquire()
+    __enter__ = acquire
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, replace
@@ -101,7 +101,7 @@ class HandlerInvoker:
 
     def handle(self, part: Sequence[Selection]) -> None:
         """Call the handler. Afterwards each row has an outcome, also after an internal error."""
-        started_s, outcome, error = monotonic_s(), RELEASED, None
+        started_s, call, outcome, error = monotonic_s(), id(part), RELEASED, None
         ready: Sequence[Selection] = ()
         deliveries: list[Delivery] = []
         try:
@@ -113,9 +113,9 @@ class HandlerInvoker:
             if not ready:
                 return
             self.began_s = started_s
-            self.running[id(part)] = started_s, ready
+            self.running[call] = started_s, ready
             if self._permits is not None:
-                self._permits.call_started(id(part))
+                self._permits.call_started(call)
             outcome = RESULT_NOT_RECORDED
             try:
                 copy_context().run(self._call, part, ready, deliveries)
@@ -124,10 +124,10 @@ class HandlerInvoker:
                 outcome, error = _outcome_of(caught, self._listener.topic.keep_attempts), caught
         finally:
             if self._permits is not None:
-                self._note_permits(self._permits, id(part), ready, outcome, error)
+                self._note_permits(self._permits, call, ready, outcome, error)
             self.began_s, self.ended_s = None, monotonic_s()
-            if self.running.pop(id(part), None) is None:
-                self._log_late_end(id(part))
+            if self.running.pop(call, None) is None:
+                self._log_late_end(call)
             settle_open(part, outcome)
         self._count(ready, deliveries, started_s, error)
         error = None  # breaks the reference cycle of the error, its traceback and this frame
@@ -162,7 +162,7 @@ class HandlerInvoker:
             )
 
     def _count(
-        self, ready: Sequence[Selection], deliveries: Iterable[Delivery], started_s: float, error: BaseException | None
+        self, ready: Sequence[Selection], deliveries: Sequence[Delivery], started_s: float, error: BaseException | None
     ) -> None:
         """Count a call and its duration; log a failure or a `RetryAfterError`."""
         if error is not None and (delay_ms := retry_after_ms(error)) is not None:
@@ -171,7 +171,7 @@ class HandlerInvoker:
             text = "topic %s: a handler raised RetryAfterError; this listener claims no messages for %g s: %s"
             log.warning(text, self._listener.topic.name, delay_s, describe(error)[1])
             return
-        number = size_of(ready)
+        number = len(deliveries) or size_of(ready)
         self.handled += number
         elapsed_s = self.ended_s - started_s
         self.prefetch.note(number, elapsed_s)

@@ -357,7 +357,7 @@ class Worker(Background):
                 self.waiting and self.waits_too_long(began_s)
             ):
                 self.release_waiting()
-            if self.waiting and monotonic_s() - last_settled_s > SETTLE_AFTER_S:
+            if self.waiting and self.calls.ended_s - last_settled_s > SETTLE_AFTER_S:
                 self.settle_only()
                 last_settled_s = monotonic_s()
 
@@ -369,7 +369,7 @@ class Worker(Background):
                 one slow call proves nothing.
             parallel: Number of handlers that work on them.
         """
-        late = monotonic_s() - since_s > 2 * PREFETCH_S
+        late = self.calls.ended_s - since_s > 2 * PREFETCH_S
         return late and self.calls.prefetch.takes_s(self.number_waiting()) > SLOW_S * parallel
 
     def return_stalled(self) -> None:

@@ -504,7 +504,7 @@ class Claim:
     def acked_rows(self, rows: Sequence[int]) -> Sequence[int]:
         """Return those of the rows that are acked."""
         outcomes = self.outcomes
-        if len(rows) == len(outcomes) and self.is_acked:
+        if outcomes == [ACKED] * len(rows):  # of all
             return rows
         return [row for row in rows if outcomes[row] is ACKED]
 

@@ -50,14 +50,9 @@ class ClusterRouter(Router):
         self._nodes: dict[Address, Node] = {}
         self._map = SlotMap()
         self._nodes_lock = threading.Lock()
-        self._sharded: bool | None = None  # determined once, when the map is first read
         self._hint_address: Address | None = None
         self._hint_chosen_s = 0.0
         self.node_at(url.hosts[0])  # raises for an unknown option of the URL now, not at the first call
-
-    @property
-    def sharded_hints(self) -> bool:
-        return bool(self._sharded)
 
     def refresh(self) -> None:
         if not self._map.masters:
@@ -167,8 +162,8 @@ class ClusterRouter(Router):
             raise WireBrokenError(f"the reply to CLUSTER SLOTS is invalid: {error!s:.200}") from None
 
     def _take(self, slot_map: SlotMap) -> None:
-        if self._sharded is None:
-            self._sharded = self._all_sharded(slot_map)
+        if not self.topology_version:  # the first map
+            self.sharded_hints = self._all_sharded(slot_map)
         if slot_map == self._map:
             return
         gone = self._nodes.keys() - {*slot_map.masters, *slot_map.replicas, *self._url.hosts}

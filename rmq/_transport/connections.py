@@ -420,8 +420,7 @@ class Connections:
             The reply; after a failure an `Exchange` that continues from there.
         """
         try:
-            self._router.refresh()
-            node = self._router.node_for(call.keys[0])
+            node = self._router.route(call.keys[0])
         except WireBrokenError as error:
             return Exchange.unsent(call, self._scripts, str(error))
         return self._exchange(node, call)

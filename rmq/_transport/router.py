@@ -28,7 +28,7 @@ DOUBT_S = 0.1
 class Router(ABC):
     """Selects the server of a key; here one server at a time, which holds all keys. Thread-safe.
 
-    Only `refresh` may wait for the network; the other methods use the topology that it has read.
+    Only `refresh` and `route` may wait for the network; the other methods use the topology that these have read.
 
     Args:
         factory: Factory of nodes.
@@ -37,6 +37,8 @@ class Router(ABC):
 
     multi_slot_scripts = True
     """Whether one script may use several slots of a topic; False if their keys may be on different nodes."""
+    sharded_hints = False
+    """Whether wakeups use sharded pub/sub, which sends them only to the node of the slot."""
 
     def __init__(self, factory: NodeFactory, every_s: float) -> None:
         self._factory, self._every_s = factory, every_s
@@ -53,11 +55,6 @@ class Router(ABC):
         """The servers that do not answer at the moment; always empty if there is only one server."""
         return self._factory.unresponsive
 
-    @property
-    def sharded_hints(self) -> bool:
-        """Whether wakeups use sharded pub/sub, which sends them only to the node of the slot."""
-        return False
-
     @abstractmethod
     def _read(self, invalidated: bool) -> None:
         """Read the topology; `invalidated` tells that it seemed to be wrong. Raises the same errors as `refresh`."""
@@ -65,6 +62,12 @@ class Router(ABC):
     def masters(self) -> Sequence[Node]:
         """Return all servers that hold keys."""
         return () if self._node is None else (self._node,)
+
+    def route(self, key: str | bytes) -> Node:
+        """Return the server of a key by a topology that is not old; raises as `refresh` and `node_for`."""
+        if monotonic_s() >= self._next_s:
+            self.refresh()
+        return self._node or self.node_for(key)
 
     def node_for(self, key: str | bytes) -> Node:
         """Return the server of a key.

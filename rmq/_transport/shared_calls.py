@@ -60,8 +60,7 @@ class SharedCalls:
             alone: Does the same for one call that shares nothing.
         """
         try:
-            self._router.refresh()
-            node = self._router.node_for(call.keys[0])
+            node = self._router.route(call.keys[0])
         except WireBrokenError as error:
             return Exchange.unsent(call, self._scripts, str(error))
         caller, callers = self._runtime.caller(), self._callers
