@@ -292,7 +292,7 @@ def _digest_of(messages: Sequence[EncodedMessage]) -> str:
 
 
 def merge_rules(topic: Topic) -> str:
-    """Return how a topic merges as one argument of the scripts that send to it, see `merge_rules` in `lua/includes`."""
+    """Return how a topic merges as one argument of the scripts that send to it, see `merge_rules` of the scripts."""
     merge = cast("Merge", topic.merge)
     collect = merge.reduce if isinstance(merge.reduce, Collect) else None
     window, ages = merge.window, ages_for(topic.max_priority)

@@ -24,6 +24,8 @@ QUESTIONS = {
     "Which script moves a message to dead?": [
         ("bury", "lua/libraries/dead.lua"),
         ("settle_nacks", "lua/libraries/settlements.lua"),
+        ("sweep", "lua/libraries/claims.lua"),
+        ("enter_dead", "lua/libraries/dead.lua"),
         ("expire", "lua/libraries/claims.lua"),
     ],
     "Where is the claim stamp made?": [
@@ -41,8 +43,8 @@ QUESTIONS = {
         ("Call.repeatable", "rmq/_transport/call.py"),
         ("Exchange.lost", "rmq/_transport/exchange.py"),
     ],
-    "Where does a lost reply become an error?": [
-        ("Exchange.lost", "rmq/_transport/exchange.py"),
+    "Where does a refusal, or a lost reply, become an error?": [
+        ("error_of", "rmq/_transport/refusals.py"),
         ("reply_lost", "rmq/_transport/refusals.py"),
     ],
     "Where is the order of equal priorities decided?": [
