@@ -24,6 +24,9 @@ MOST_SHARED = 64
 FAR_S, MOST_FAR = 0.000_5, 16
 """From this round-trip time on, in seconds, so many requests may be under way; else as many as the runtime says."""
 
+SERVED_S = 0.000_02
+"""Seconds of a round trip for each call that it carries, which say nothing of the way: to pack, to run and to parse."""
+
 FORGOTTEN, FORGOTTEN_S = 1.02, 0.000_01
 """The shortest round trip grows by this factor and these seconds with each one, so that a longer way is noticed."""
 
@@ -70,10 +73,6 @@ class Combiner:
         """A place for each request that may be under way; taken and put back without the lock, which costs more."""
         self._waiting: deque[WaitingCall] = deque()
         self._shortest_s = 0.0
-
-    def __len__(self) -> int:
-        """Return the number of calls that wait."""
-        return len(self._waiting)
 
     def enter(self, call: Call[Any]) -> WaitingCall | None:
         """Return `None` if the caller is to send the call alone, and then to `leave`. Otherwise queue it."""
@@ -125,7 +124,8 @@ class Combiner:
                 for each in failed:
                     each.outcome = unsent(each.call)
             if round_trip_s:
-                self._shortest_s = min(round_trip_s, self._shortest_s * FORGOTTEN + FORGOTTEN_S)
+                way_s = max(0.0, round_trip_s - SERVED_S * len(served))
+                self._shortest_s = min(way_s, self._shortest_s * FORGOTTEN + FORGOTTEN_S)
             chosen = self._hand_over()
         for each in (*served, *failed):
             each.wake()

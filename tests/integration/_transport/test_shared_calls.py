@@ -115,7 +115,7 @@ class Threads:
     @property
     def waiting(self) -> int:
         node = self.connections._router.node_for(self._gate)  # pyright: ignore[reportPrivateUsage]
-        return len(node.combiner)
+        return len(node.combiner._waiting)  # pyright: ignore[reportPrivateUsage]
 
     def release(self, *, whole: bool = False) -> None:
         with self._server.connect() as client:
