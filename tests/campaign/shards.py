@@ -88,9 +88,15 @@ class Shards:
             self._journal.trouble(f"{cause}: owners without a leader", "keeper", from_s)
 
     def settle(self) -> None:
-        """Wait until each shard has one master, whose replica has all that it has."""
+        """Wait until each shard has one master, whose replica has all that it has.
+
+        A replica that Redis has given to the master of another shard is given back.
+        """
         end_s = now_s() + SETTLE_S
         while amiss := "".join(map(self._amiss, range(SHARDS))):
+            for shard in range(SHARDS):
+                with suppress(redis.RedisError, RuntimeError):
+                    self._give_back(shard)
             if now_s() > end_s:
                 raise AssertionError(f"not within {SETTLE_S:g} s: {amiss}")
             time.sleep(0.1)
@@ -149,6 +155,12 @@ class Shards:
         if above["role"] == "master" and linked and above.get("slave0", {}).get("state") == "online":
             return ""
         return f"shard {shard}: {above} {below}"
+
+    def _give_back(self, shard: int) -> None:
+        master, replica = self.pair(shard)
+        other = _info(replica).get("master_port")
+        if other is not None and other not in [each.port for each in self._pairs[shard]]:
+            self.cluster.ask(replica, "CLUSTER", "REPLICATE", self.cluster.node_id(master))
 
     def _watch(self) -> None:
         """Look who is master; a change is a trouble from when all was last well until all is well again."""

@@ -57,7 +57,7 @@ class RedisClusterServers:
             f"cluster-node-timeout {NEVER_MS}",
             "cluster-require-full-coverage no",
             "cluster-replica-validity-factor 0",
-            "cluster-allow-replica-migration no",  # else Redis may give a replica to another shard's master
+            "cluster-migration-barrier 10",  # else a master whose replicas are late is given another master's
             "appendonly yes",
             *config,
         )
