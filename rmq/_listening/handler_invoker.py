@@ -171,7 +171,7 @@ class HandlerInvoker:
             text = "topic %s: a handler raised RetryAfterError; this listener claims no messages for %g s: %s"
             log.warning(text, self._listener.topic.name, delay_s, describe(error)[1])
             return
-        number = len(deliveries) or size_of(ready)
+        number = 1 if self._listener.batch is None else size_of(ready)
         self.handled += number
         elapsed_s = self.ended_s - started_s
         self.prefetch.note(number, elapsed_s)

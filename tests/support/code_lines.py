@@ -44,7 +44,7 @@ CEILINGS = {
     "rmq/*.py": 782,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_525,
+    "tests": 79_507,
     "benchmarks": 6_725,
 }
 """Most lines of code of a package; one that is not listed may have none."""

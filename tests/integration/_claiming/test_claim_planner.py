@@ -377,6 +377,16 @@ def a_worker(connections: Connections, topic: Topic, observers: Observers | None
     return Worker(setup, planner, 0)
 
 
+def test_a_batch_counts_whole_also_if_its_handler_takes_from_the_list(
+    client: RmqClient, connections: Connections, topic: Topic
+) -> None:
+    listener = Listener(topic, lambda got: got.__delitem__(slice(1, None)), batch=6)
+    worker = Worker(ListenerSetup(listener, threading.Event()), planning(connections, topic)[0], 0)
+    while stats_of(client, topic).total("acked") < 6:
+        worker.round()
+    assert worker.calls.handled == 6
+
+
 def held_by(worker: Worker, limit: int) -> list[Delivery]:
     """What a worker claims and holds."""
     found = worker.claims.claim(limit).deliveries
