@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from benchmarks.support.bounds_place import (
     FAILURE,
     FAR,
+    FILLED,
     ME,
     MIB,
     Fill,
@@ -15,54 +17,23 @@ from benchmarks.support.bounds_place import (
     Place,
     case,
     empty,
-    of,
     on,
-    put,
     run,
     small,
-    then,
 )
 from rmq import Fixed, Merge, RangeMergeMessage, Retention, Sliding, Sum, TopicType, WhenFull
 from rmq.spark import calls as spark_calls
-from rmq.spark.calls import CHUNK, Claim, Driver, How, Reading, refuse_contents
+from rmq.spark.calls import CHUNK, Claim, Driver, How, Reading
 from rmq.spark.marks import Mark, send_once
+from tests.support import core
 from tests.support.core import (
-    AT_ONCE,
-    CLAIM_WEIGHT,
-    FREED_BYTES,
-    HISTORY_LOCK_KEY,
-    JOINED_MESSAGES,
-    JOINED_SLOTS,
-    MAX_DEFINITION_BYTES,
-    MINUTES,
-    MOST_SLOTS,
-    MOST_WEIGHT,
-    OWNERS_KEYS,
-    PIGGYBACKED_NACKS,
-    RESUME_BATCH,
-    TOPICS_KEY,
-    WHOLE_BATCH,
-    WORKER_INFOS_KEY,
-    WORKERS_KEY,
-    Batch,
     Call,
     ClaimPart,
     EncodedMessage,
-    Encoder,
-    MergedSends,
-    Nack,
     Outcomes,
-    QueueSends,
-    Turn,
     claims,
     control,
     dead,
-    deletion,
-    history,
-    history_key,
-    registry,
-    search,
-    sends,
     shared,
     streams,
     viewing,
@@ -70,12 +41,12 @@ from tests.support.core import (
 from tests.support.one_slot import claim_group, claim_slot, settle_group, settle_slot
 
 MAX_BATCH, NACK_BATCH, CONTROL_BATCH = claims.MAX_BATCH, claims.NACK_BATCH, claims.CONTROL_BATCH
-SLOTS_A_CLAIM = MOST_WEIGHT // (CLAIM_WEIGHT + 10)
+SLOTS_A_CLAIM = core.MOST_WEIGHT // (core.CLAIM_WEIGHT + 10)
 PORTION = 4
 """Bodies of 1 MiB that the nacks of one call may bury."""
 LONG_TTL = "11d13h46m40s"
 DRIVER, AGAIN, MARK = Driver("q", 1), Driver("q", 2), Mark("q", 1, 0, 1_000, 0, "d")
-TURN, TOLD_BEFORE = Turn("n", "me", 60_000), {"told:n": "1 1 me"}
+TURN, TOLD_BEFORE = core.Turn("n", "me", 60_000), {"told:n": "1 1 me"}
 GONE: dict[str, Any] = {"min_idle_time": 0, "idle": 10**8, "retrycount": 99, "justid": True}
 P, F, R, S = TopicType.PRIORITY, TopicType.FIXED_TIME, TopicType.RANGE_MERGE, TopicType.STREAM
 
@@ -84,7 +55,7 @@ P, F, R, S = TopicType.PRIORITY, TopicType.FIXED_TIME, TopicType.RANGE_MERGE, To
 
 def send(place: Place, messages: Sequence[EncodedMessage]) -> Call[Any]:
     """Send a batch."""
-    return sends.send_calls(place.topic)(0, messages, True)
+    return core.send_calls(place.topic)(0, messages, True)
 
 
 def batch(score: int = FAR, stored: int | None = None) -> Fill:
@@ -100,14 +71,14 @@ def batch(score: int = FAR, stored: int | None = None) -> Fill:
 
 def send_many(place: Place, _: Any) -> Call[Any]:
     """Send to as many slots, and as many messages, as a call has."""
-    slots = range(JOINED_SLOTS)
-    batches = [Batch.of([message._replace(slot=slot) for message in place.messages(JOINED_MESSAGES)]) for slot in slots]
-    return QueueSends(place.topic).joined(batches, True)
+    messages, slots = place.messages(core.JOINED_MESSAGES), range(core.JOINED_SLOTS)
+    batches = [core.Batch.of([message._replace(slot=slot) for message in messages]) for slot in slots]
+    return core.QueueSends(place.topic).joined(batches, True)
 
 
 def sums(place: Place) -> list[EncodedMessage]:
     """Put sums into the backlog; return as many sends that fold into them."""
-    messages = [Encoder(place.topic).one(RangeMergeMessage(name, body=1)) for name in place.names(MAX_BATCH, "c")]
+    messages = [core.encode(place.topic, RangeMergeMessage(name, body=1)) for name in place.names(MAX_BATCH, "c")]
     place.zset(place.keys.store, [message.content for message in messages], FAR)
     place.client.hset(place.keys.body, mapping={message.content: message.body or b"" for message in messages})
     return messages
@@ -115,8 +86,8 @@ def sums(place: Place) -> list[EncodedMessage]:
 
 def part_call(place: Place, messages: Sequence[EncodedMessage]) -> Call[Any]:
     """Build the call of `send_many` on a topic that merges: it may take the first messages only."""
-    calls = sends.send_calls(place.topic)
-    assert isinstance(calls, MergedSends)
+    calls = core.send_calls(place.topic)
+    assert isinstance(calls, core.MergedSends)
     return calls(0, messages, True, partly="each")
 
 
@@ -132,8 +103,8 @@ SENDING = [
     case("send", "1,000 with a delay", batch(-5_000), send, F),
     case("send", "1,000, of which it drops as many", batch(stored=1_000), send, **DROPPING),
     case("send_merged", "1,000 that fold", sums, part_call, R, merge=SLIDING),
-    case("send_merged", "1,000 that fold, a chunk of Spark", sums, of(send_once, MARK), R, merge=FIXED),
-    case("send", "1,000, a chunk of Spark", batch(), of(send_once, MARK)),
+    case("send_merged", "1,000 that fold, a chunk of Spark", sums, on(send_once, FILLED, MARK), R, merge=FIXED),
+    case("send", "1,000, a chunk of Spark", batch(), on(send_once, FILLED, MARK)),
 ]
 
 # --- claiming and settling
@@ -151,20 +122,9 @@ def rolled_back(place: Place) -> None:
     place.waiting(10)
 
 
-def held(number: int, left: int = 16, age_ms: int = 0, prefix: str = "h") -> Fill:
-    """Return what puts claims that have failed before into prepare."""
-
-    def fill(place: Place) -> list[tuple[bytes, int]]:
-        found = place.held(number, left, age_ms, prefix)
-        place.failures([name for name, _ in found])
-        return found
-
-    return fill
-
-
-def nacks(held: Sequence[tuple[bytes, int]], verb: str = "retry", number: int = 1_000) -> list[Nack]:
+def nacks(held: Sequence[tuple[bytes, int]], verb: str = "retry", number: int = 1_000) -> list[core.Nack]:
     """Return nacks of claims."""
-    return [Nack(name, score, verb, number, "ValueError", "no" * 200) for name, score in held[:NACK_BATCH]]
+    return [core.Nack(name, score, verb, number, "ValueError", "no" * 200) for name, score in held[:NACK_BATCH]]
 
 
 def nack(verb: str = "retry", number: int = 1_000) -> Make:
@@ -176,11 +136,11 @@ def everything(place: Place) -> Outcomes:
     """Fill all places; return outcomes."""
     place.store(4_000)
     for prefix, left in (("a", 5), ("b", 0)):
-        held(1_000, left, 10**8, prefix)(place)
+        place.failed(1_000, left, 10**8, prefix)
     place.waiting(1_000)
     place.dead(2_000)
     acks = place.held(MAX_BATCH, prefix="e")
-    nacked = place.held(PORTION if place.body_bytes else PIGGYBACKED_NACKS, 0, prefix="f")
+    nacked = place.held(PORTION if place.body_bytes else core.PIGGYBACKED_NACKS, 0, prefix="f")
     return Outcomes(acks=acks, nacks=nacks(nacked))
 
 
@@ -200,67 +160,57 @@ def claim_slots(place: Place, _: Any) -> Call[Any]:
 
 def whole_claims(place: Place) -> Outcomes:
     """Put as many claims into prepare as a call settles whole."""
-    found = [(place.names(10, f"w{index:03}"), place.now_ms * 1000 - index * 1000 + 5) for index in range(WHOLE_BATCH)]
-    for names, score in found:
-        place.zset(place.keys.prepare, names, score, 0)
-    return Outcomes(whole=[(score, 10) for _, score in found])
+    scores = [place.now_ms * 1000 - index * 1000 + 5 for index in range(core.WHOLE_BATCH)]
+    for index, score in enumerate(scores):
+        place.zset(place.keys.prepare, place.names(10, f"w{index:03}"), score, 0)
+    return Outcomes(whole=[(score, 10) for score in scores])
 
 
-def expired(number: int) -> Fill:
-    """Return what fills a backlog with messages that have outlived their time to live."""
-    return lambda place: place.born(place.store(number))
+def store(place: Place) -> list[bytes]:
+    """Fill the backlog with as many messages as a claim takes."""
+    return place.store(MAX_BATCH)
 
 
-def ack(place: Place, held: Sequence[tuple[bytes, int]]) -> Call[Any]:
-    """Ack claims."""
-    return settle_slot(place.topic, 0, Outcomes(held))
+def bury(place: Place) -> list[bytes]:
+    """Put as many dead messages."""
+    return place.dead(MAX_BATCH)
 
 
-STORE, CLAIM, SWEEP = put(Place.store, MAX_BATCH), on(claim_slot, MAX_BATCH), on(claim_slot, 0)
+CLAIM, SWEEP = on(claim_slot, MAX_BATCH), on(claim_slot, 0)
 OUTLIVED = "messages that outlived their time to live"
 
 CLAIMING = [
-    case("claim", "1,000 due", STORE, CLAIM),
+    case("claim", "1,000 due", store, CLAIM),
     case("claim", "1,000 due, behind 4,000 twins in flight", twins, CLAIM),
     case("claim", "1,000 rolled back", rolled_back, CLAIM),
-    case("claim", "expired claims that go back", held(2_000, 5, 10**8), SWEEP),
-    case("claim", "expired claims that die", held(2_000, 0, 10**8), SWEEP),
-    case("claim", "retries that are due", put(Place.waiting, 2_000), SWEEP),
-    case("claim", OUTLIVED, put(Place.store, 2_000), SWEEP, F, ttl="1s"),
-    case("claim", OUTLIVED, expired(2_000), SWEEP, ttl="1s"),
-    small(
-        "claim", "times of what has left the backlog", lambda place: place.born(place.names(20_000)), SWEEP, ttl="1s"
-    ),
-    case("claim", "too many dead", put(Place.dead, 2_000), SWEEP, max_dead=1, most=256),
-    case("claim", "everything at once", everything, then(claim_slot, MAX_BATCH), F, most=256, ttl="1s", max_dead=1),
+    case("claim", "expired claims that go back", lambda place: place.failed(2_000, 5, 10**8), SWEEP),
+    case("claim", "expired claims that die", lambda place: place.failed(2_000, 0, 10**8), SWEEP),
+    case("claim", "retries that are due", lambda place: place.waiting(2_000), SWEEP),
+    case("claim", OUTLIVED, lambda place: place.store(2_000), SWEEP, F, ttl="1s"),
+    case("claim", OUTLIVED, lambda place: place.born(place.store(2_000)), SWEEP, ttl="1s"),
+    small("claim", "times of what has left the backlog",
+          lambda place: place.born(place.names(20_000)), SWEEP, ttl="1s"),
+    case("claim", "too many dead", lambda place: place.dead(2_000), SWEEP, max_dead=1, most=256),
+    case("claim", "everything at once", everything, on(claim_slot, MAX_BATCH, FILLED), F,
+         most=256, ttl="1s", max_dead=1),
     case("claim", "as many slots as a call has", many_slots, claim_slots, most=16, slots=1_024),
-    case("settle", "1,000 acks", held(MAX_BATCH), ack, most=FREED_BYTES // MIB),
-    small("settle", "256 whole claims", whole_claims, of(settle_slot)),
-    case("settle", "to retry", held(NACK_BATCH, 5), nack()),
-    case("settle", "to bury", held(NACK_BATCH, 5), nack("bury"), most=PORTION),
-    case("settle", "to release", put(Place.held, NACK_BATCH, 5), nack("release", 5)),
-    case("extend", "1,000", put(Place.held, MAX_BATCH), of(claims.extend)),
-]
+    case("settle", "1,000 acks", lambda place: Outcomes(place.failed(MAX_BATCH, 16)), on(settle_slot, FILLED),
+         most=core.FREED_BYTES // MIB),
+    small("settle", "256 whole claims", whole_claims, on(settle_slot, FILLED)),
+    case("settle", "to retry", lambda place: place.failed(NACK_BATCH, 5), nack()),
+    case("settle", "to bury", lambda place: place.failed(NACK_BATCH, 5), nack("bury"), most=PORTION),
+    case("settle", "to release", lambda place: place.held(NACK_BATCH, 5), nack("release", 5)),
+    case("extend", "1,000", lambda place: place.held(MAX_BATCH), on(claims.extend, FILLED)),
+]  # fmt: skip
 
 # --- steering, looking, and what is of the whole Redis
 
 
 def waiting_too(place: Place) -> list[bytes]:
     """Fill the backlog with messages that wait for a retry, too."""
-    names = place.store(CONTROL_BATCH)
+    names = place.failures(place.store(CONTROL_BATCH))
     place.zset(place.keys.retry, names, (place.now_ms // 1000 + 99) * 1000 + 3, 0)
-    place.failures(names)
     return names
-
-
-def redrive(place: Place, names: list[bytes]) -> Call[Any]:
-    """Redrive named ones."""
-    return dead.redrive(place.topic, 0, ("priority", FAR), overwrite=True, contents=names, actor="me")
-
-
-def purge_dead(place: Place, names: list[bytes]) -> Call[Any]:
-    """Purge named ones."""
-    return dead.purge_dead(place.topic, 0, names, actor="me")
 
 
 def failed(place: Place) -> None:
@@ -268,18 +218,22 @@ def failed(place: Place) -> None:
     place.failures(place.store(MAX_BATCH))
 
 
+def dead_ones(place: Place) -> list[bytes]:
+    """Put as many dead messages as a call names."""
+    return place.dead(NACK_BATCH)
+
+
 def untold(place: Place) -> None:
     """Put dead messages, some of which have been reported."""
-    place.dead(MAX_BATCH)
+    bury(place)
     place.client.hset(place.keys.meta, mapping=TOLD_BEFORE)
 
 
 def in_all_places(place: Place) -> bytes:
     """Put a message into all places."""
-    name = place.store(1, prefix="x")[0]
-    for fill in (place.held, place.dead):
-        fill(1, prefix="x")
-    return name
+    place.held(1, prefix="x")
+    place.dead(1, prefix="x")
+    return place.store(1, prefix="x")[0]
 
 
 def full_places(place: Place) -> None:
@@ -299,8 +253,8 @@ def little_in_slots(place: Place) -> None:
 def reports(place: Place) -> None:
     """Let workers have reported long ago."""
     names = [b"w%d" % index for index in range(2_000)]
-    place.zset(WORKERS_KEY, names, place.now_ms - 10**9)
-    place.client.hset(WORKER_INFOS_KEY, mapping=dict.fromkeys(names, b"x" * 1_000))
+    place.zset(core.WORKERS_KEY, names, place.now_ms - 10**9)
+    place.client.hset(core.WORKER_INFOS_KEY, mapping=dict.fromkeys(names, b"x" * 1_000))
 
 
 def plain(script: str, key: str, *args: Any) -> Call[Any]:
@@ -310,70 +264,66 @@ def plain(script: str, key: str, *args: Any) -> Call[Any]:
 
 def write_history(place: Place, _: Any) -> Call[Any]:
     """Write a minute into a full ring from a clock that was ahead."""
-    minute, key = place.now_ms // 60_000, history_key("t")
-    place.client.rpush(key, *(f"{minute + 10 + index} {'1 ' * 100}" for index in range(MINUTES)))
-    return plain("history_write", key, f"{minute} {'1 ' * 100}", minute, MINUTES, history.KEEP_S)
+    minute, key = place.now_ms // 60_000, core.history_key("t")
+    place.client.rpush(key, *(f"{minute + 10 + index} {'1 ' * 100}" for index in range(core.MINUTES)))
+    return plain("history_write", key, f"{minute} {'1 ' * 100}", minute, core.MINUTES, core.history.KEEP_S)
+
+
+LONGEST = b"x" * core.MAX_DEFINITION_BYTES
 
 
 def read_definitions(place: Place, _: Any) -> Call[Any]:
     """Read the most names with the longest definitions."""
-    names = [f"t{index}" for index in range(registry.READ_AT_ONCE)]
-    place.client.hset(TOPICS_KEY, mapping=dict.fromkeys(names, b"x" * MAX_DEFINITION_BYTES))
-    return plain("registry_read", TOPICS_KEY, MAX_DEFINITION_BYTES, *names)
+    names = [f"t{index}" for index in range(core.registry.READ_AT_ONCE)]
+    place.client.hset(core.TOPICS_KEY, mapping=dict.fromkeys(names, LONGEST))
+    return plain("registry_read", core.TOPICS_KEY, len(LONGEST), *names)
 
 
 def define(place: Place, _: Any) -> Call[Any]:
     """Write the longest definition."""
-    text = b"x" * MAX_DEFINITION_BYTES
-    place.client.hset(TOPICS_KEY, "t", text)
-    return plain("registry_define", TOPICS_KEY, "t", text, text)
-
-
-def take_lock(_: Place, __: Any) -> Call[Any]:
-    """Take the lock of a minute."""
-    return shared.take_lock(HISTORY_LOCK_KEY, "minute", "me", 60_000, "period")
+    place.client.hset(core.TOPICS_KEY, "t", LONGEST)
+    return plain("registry_define", core.TOPICS_KEY, "t", LONGEST, LONGEST)
 
 
 def list_children(place: Place, _: Any) -> Call[Any]:
     """List the owner nodes of the most slots that one worker may have."""
-    place.client.hset(OWNERS_KEYS["nodes"], "", "1 1 0 0 ")
-    place.client.zadd(OWNERS_KEYS["sessions"], {"1": 60_000})
-    place.zset(OWNERS_KEYS["held"], [b"1\0/%05d" % number for number in range(MOST_SLOTS)], 0, step=0)
+    place.client.hset(core.OWNERS_KEYS["nodes"], "", "1 1 0 0 ")
+    place.client.zadd(core.OWNERS_KEYS["sessions"], {"1": 60_000})
+    place.zset(core.OWNERS_KEYS["held"], [b"1\0/%05d" % number for number in range(core.MOST_SLOTS)], 0, step=0)
     return shared.keep_nodes(1, 60_000, ["own", "", "", ""], 0, 0, changes=False)
 
 
-SEARCH = on(viewing.search, b"*", search.MOST, ("0", "0", "0", "0"))
-DEAD = put(Place.dead, MAX_BATCH)
-
 STEERING = [
-    case("cancel", "the most", waiting_too, of(control.cancel, "me")),
-    case("reschedule", "the most", waiting_too, of(control.reschedule, ("priority", FAR), "me"), ttl=LONG_TTL),
-    case("promote", "the most", waiting_too, of(control.promote, "me"), ttl=LONG_TTL),
-    case("redrive", "the most", put(Place.dead, NACK_BATCH), redrive, ttl=LONG_TTL),
-    case("purge_dead", "named ones", put(Place.dead, NACK_BATCH), purge_dead, most=1_000),
+    case("cancel", "the most", waiting_too, on(control.cancel, FILLED, "me")),
+    case("reschedule", "the most", waiting_too, on(control.reschedule, FILLED, ("priority", FAR), "me"), ttl=LONG_TTL),
+    case("promote", "the most", waiting_too, on(control.promote, FILLED, "me"), ttl=LONG_TTL),
+    case("redrive", "the most", dead_ones,
+         on(dead.redrive, ("priority", FAR), overwrite=True, contents=FILLED, actor="me"), ttl=LONG_TTL),
+    case("purge_dead", "named ones", dead_ones, on(dead.purge_dead, FILLED, actor="me"), most=1_000),
     case("purge_backlog", "1,000", failed, on(control.purge_backlog, "store", MAX_BATCH), most=1_000, ttl=LONG_TTL),
     small("pause", "one slot", empty, on(control.pause, True, "me")),
     small("audit", "a line", empty, on(control.audit, "me", "purge", "all", "begun")),
     small("confirm", "one slot", empty, on(control.confirm)),
     small("adopt", "one slot", empty, on(control.adopt, "zk", "other")),
-    case("peek", "a page", STORE, on(viewing.peek, "store", 0, MAX_BATCH)),
-    case("list_dead", "a page", DEAD, on(dead.list_dead, 0, NACK_BATCH)),
-    case("untold_dead", "a page", untold, on(dead.untold, TURN, AT_ONCE)),
-    case("dead_reasons", "the largest sample", DEAD, on(dead.dead_reasons, viewing.MOST_REASONS)),
-    case("find", "one in all places", in_all_places, of(viewing.find)),
-    case("search", "a step", full_places, SEARCH),
+    case("peek", "a page", store, on(viewing.peek, "store", 0, MAX_BATCH)),
+    case("list_dead", "a page", bury, on(dead.list_dead, 0, NACK_BATCH)),
+    case("untold_dead", "a page", untold, on(dead.untold, TURN, core.AT_ONCE)),
+    case("dead_reasons", "the largest sample", bury, on(dead.dead_reasons, viewing.MOST_REASONS)),
+    case("find", "one in all places", in_all_places, on(viewing.find, FILLED)),
+    case("search", "a step", full_places, on(viewing.search, b"*", core.search.MOST, ("0", "0", "0", "0"))),
     small("look", "256 slots", little_in_slots, lambda place, _: claims.look(place.topic, range(256)), slots=256),
-    small("stats", "a slot", STORE, on(viewing.stats), F),
+    small("stats", "a slot", store, on(viewing.stats), F),
     small("worker_beat", "with others to forget", reports, lambda *_: shared.worker_beat("w", "{}", 60_000)),
     small("workers", "1,000", reports, lambda *_: shared.workers()._replace(parse=len)),
     small("take_tokens", "1,000", empty, lambda place, _: shared.take_tokens(place.topic, MAX_BATCH), max_rate=1_000),
-    small("take_lock", "a minute", empty, take_lock),
+    small("take_lock", "a minute", empty,
+          lambda *_: shared.take_lock(core.HISTORY_LOCK_KEY, "minute", "me", 60_000, "period")),
     small("keeper", "the children of 16,384 slots", empty, list_children),
     small("history_write", "a full ring from a clock that was ahead", empty, write_history),
     small("registry_read", "the most names, the longest definitions", empty, read_definitions),
     small("registry_define", "the longest definition", empty, define),
-    case("delete_topic", "all of a slot", failed, on(deletion.delete_slot, "d", (), force=True)),
-]
+    case("delete_topic", "all of a slot", failed, on(core.deletion.delete_slot, "d", (), force=True)),
+]  # fmt: skip
 
 # --- streaming queries
 
@@ -386,7 +336,7 @@ def chunk(driver: Driver = DRIVER, max_replays: int = 10) -> Make:
 
 def read(place: Place) -> list[bytes]:
     """Let a query have read a chunk; return its contents."""
-    place.store(MAX_BATCH)
+    store(place)
     return run(place.client, chunk()(place, None)).contents
 
 
@@ -399,10 +349,10 @@ def put_back(place: Place) -> None:
 
 def failed_before(place: Place) -> None:
     """Let a query have read what had failed before, each at a time of its own."""
-    names = place.store(MAX_BATCH)
+    names = store(place)
     place.zset(place.keys.store, names, 1, 0)
-    for number, name in enumerate(names):
-        place.client.hset(place.keys.error, name, FAILURE.replace('"1"', f'"{number}"'))
+    failures = {name: FAILURE.replace('"1"', f'"{number}"') for number, name in enumerate(names)}
+    place.client.hset(place.keys.error, mapping=failures)
     run(place.client, chunk()(place, None))
 
 
@@ -416,17 +366,12 @@ def swept(place: Place) -> None:
     place.client.hset(place.keys.error, mapping=dict.fromkeys(names, failure))
 
 
-def named(place: Place, names: list[bytes]) -> Call[Any]:
-    """Read dead messages by name."""
-    return spark_calls.read_place(place.topic, 0, "dead", "named", contents=names)
-
-
-REFUSAL = Claim(DRIVER, 1, 0), How(None, "ValueError", "bad")
+REFUSE = partial(on, spark_calls.refuse_contents, Claim(DRIVER, 1, 0))
 SETTLE = {verb: on(spark_calls.settle, DRIVER, 1, 0, verb) for verb in ("ack", "renew")}
 
 QUERIES = [
     small("spark_enter", "a driver", empty, lambda place, _: spark_calls.enter(place.topic, "q")),
-    case("spark_read", "a chunk", STORE, chunk()),
+    case("spark_read", "a chunk", store, chunk()),
     case("spark_read", "a replay", read, chunk(AGAIN)),
     case("spark_read", "a replay of what a sweep has put back", put_back, chunk(AGAIN)),
     case("spark_read", "a replay that buries all", failed_before, chunk(AGAIN), max_retries=1),
@@ -435,17 +380,13 @@ QUERIES = [
     case("spark_settle", "an ack of what sweeps have put back", swept, SETTLE["ack"]),
     case("spark_settle", "a renewal", read, SETTLE["renew"]),
     case("spark_forget", "a chunk", read, on(spark_calls.forget, DRIVER, 1, 0)),
-    case("spark_refuse", "a chunk", read, then(refuse_contents, *REFUSAL)),
-    case("spark_scan", "a step", put(Place.dead, 5_000), on(spark_calls.read_place, "dead", "scan", "0", MAX_BATCH)),
-    case("spark_scan", "1,000 by name", DEAD, named),
-]
+    case("spark_refuse", "a chunk", read, REFUSE(How(None, "ValueError", "bad"), FILLED)),
+    case("spark_scan", "a step", lambda place: place.dead(5_000),
+         on(spark_calls.read_place, "dead", "scan", "0", MAX_BATCH)),
+    case("spark_scan", "1,000 by name", bury, on(spark_calls.read_place, "dead", "named", contents=FILLED)),
+]  # fmt: skip
 
 # --- streams
-
-
-def send_entries(place: Place, messages: Sequence[EncodedMessage]) -> Call[Any]:
-    """Append a batch."""
-    return streams.sends(place.topic)(0, messages, True)
 
 
 def groups(place: Place) -> None:
@@ -455,7 +396,7 @@ def groups(place: Place) -> None:
         place.client.xgroup_create(place.keys.store, f"g{index}", "0")
 
 
-def pending(number: int, times: int = 1) -> Fill:
+def pending(number: int = MAX_BATCH, times: int = 1) -> Fill:
     """Return what lets a consumer hold entries."""
     return lambda place: place.pending(number, times=times)
 
@@ -465,9 +406,9 @@ def lost(times: int) -> Fill:
     return lambda place: place.pending(MAX_BATCH, times=times, idle_ms=10**8, holder="other")
 
 
-def out_of_order(number: int) -> Fill:
-    """Return what lets a consumer hold twice as many entries, and takes every other one."""
-    return lambda place: acks(place.pending(2 * number)[::2])
+def out_of_order(place: Place, number: int) -> list[tuple[bytes, int]]:
+    """Let a consumer hold twice as many entries; return acks of every other one."""
+    return acks(place.pending(2 * number)[::2])
 
 
 def retry(place: Place, ids: Sequence[str]) -> None:
@@ -481,30 +422,16 @@ def acks(ids: Sequence[str]) -> list[tuple[bytes, int]]:
     return [(each.encode(), 1) for each in ids]
 
 
-def acked(place: Place) -> Outcomes:
-    """Let a consumer hold entries; ack every other one."""
-    return Outcomes(out_of_order(MAX_BATCH)(place))
-
-
 def nacked(verb: str) -> Fill:
     """Return what lets a consumer hold entries, and nacks them."""
     return lambda place: Outcomes(nacks=nacks(acks(place.pending(NACK_BATCH)), verb))
 
 
-def waiting_entries(place: Place) -> None:
-    """Let entries wait for a retry that is due."""
-    retry(place, place.pending(MAX_BATCH, holder="(waiting)"))
-
-
-def move_group(place: Place, ids: list[str]) -> Call[Any]:
-    """Move a group behind its first entry."""
-    return streams.move_group(place.topic, 0, ME.group, ids[0], through=True)
-
-
 def all_entries(place: Place) -> Outcomes:
     """Let entries have expired, wait and be dead; return outcomes of others."""
-    ids = place.pending(3 * MAX_BATCH + PIGGYBACKED_NACKS)
-    dying, nacked, others = ids[:MAX_BATCH], ids[MAX_BATCH:][:PIGGYBACKED_NACKS], ids[MAX_BATCH:][PIGGYBACKED_NACKS:]
+    ids = place.pending(3 * MAX_BATCH + core.PIGGYBACKED_NACKS)
+    dying, rest = ids[:MAX_BATCH], ids[MAX_BATCH:]
+    nacked, others = rest[: core.PIGGYBACKED_NACKS], rest[core.PIGGYBACKED_NACKS :]
     place.client.xclaim(place.keys.store, ME.group, "other", message_ids=dying, **GONE)
     place.client.xclaim(place.keys.store, ME.group, "(waiting)", 0, others[1::2], retrycount=1, justid=True)
     retry(place, others[1::2])
@@ -531,13 +458,13 @@ def claim_streams(place: Place, _: Any) -> Call[Any]:
 def whole_pages(place: Place) -> Outcomes:
     """Claim as often as a call settles whole claims."""
     place.joined(MAX_BATCH)
-    some = [claim_group(place.topic, 0, ME, MAX_BATCH // WHOLE_BATCH, own=True) for _ in range(WHOLE_BATCH)]
-    return Outcomes(whole=[run(place.client, each).own for each in some])
+    page = claim_group(place.topic, 0, ME, MAX_BATCH // core.WHOLE_BATCH, own=True)
+    return Outcomes(whole=[run(place.client, page).own for _ in range(core.WHOLE_BATCH)])
 
 
 def small_and_large(place: Place) -> None:
     """Append small entries, then large ones."""
-    place.append_small(200)
+    place.append(200)
     place.entries(64)
 
 
@@ -555,80 +482,66 @@ def moved(place: Place) -> str:
     return last
 
 
-def trimmed(place: Place) -> list[str]:
-    """Bury entries and trim them from the stream."""
-    return place.dead_entries(NACK_BATCH, trimmed=True)
-
-
-def last_of(place: Place) -> str:
-    """Let a group join; return the last entry."""
-    return place.joined(MAX_BATCH)[-1]
-
-
-def advance(place: Place, last: str) -> Call[Any]:
-    """Move a driver's position."""
-    return spark_calls.advance(place.topic, 0, ME.group, "driver", last, MAX_BATCH, 0)
-
-
-def lock_run(place: Place, _: Any) -> Call[Any]:
-    """Take the lock of a run."""
-    return spark_calls.lock_run(place.topic, ME.group, "run", 1_000, keep=False)
-
-
 GROUP = ME.group
-PENDING, JOINED, BURIED = pending(MAX_BATCH), put(Place.joined, MAX_BATCH), put(Place.dead_entries, MAX_BATCH)
-CLAIM_ENTRIES, RESUME = on(claim_group, ME, MAX_BATCH), on(streams.resume, ME, RESUME_BATCH)
-PAGE, FORGET = (
-    on(streams.read_range, "-", "+", MAX_BATCH, down=False),
-    on(streams.forget, GROUP, ME.consumer, 0, NACK_BATCH),
-)
+CLAIM_ENTRIES, RESUME = on(claim_group, ME, MAX_BATCH), on(streams.resume, ME, core.RESUME_BATCH)
+SETTLE_ENTRIES, REDRIVE_ENTRIES = on(settle_group, ME, FILLED), on(dead.redrive_entries, GROUP, FILLED)
+PAGE = on(streams.read_range, "-", "+", MAX_BATCH, down=False)
 TRIM = on(streams.trim, Retention(max_length=0, approximate=False), now=True)
 WALK = on(spark_calls.walk, GROUP, spark_calls.Reach("0-0", "+", MAX_BATCH, 1 << 40, True))
 
+
+def joined(place: Place) -> list[str]:
+    """Let a group join a stream of as many entries as a call takes; return their ids."""
+    return place.joined(MAX_BATCH)
+
+
 STREAMS = [
-    case("stream_send", "1,000", batch(), send_entries, S),
+    case("stream_send", "1,000", batch(), send, S),
     small("stream_join", "among the most groups", groups, on(streams.join, "h", "all"), S),
-    case("stream_claim", "1,000 new", JOINED, CLAIM_ENTRIES, S),
-    case("stream_claim", "new ones, large behind small", put(Place.joined, 64, 200), CLAIM_ENTRIES, S),
+    case("stream_claim", "1,000 new", joined, CLAIM_ENTRIES, S),
+    case("stream_claim", "new ones, large behind small", lambda place: place.joined(64, 200), CLAIM_ENTRIES, S),
     case("stream_claim", "expired ones", lost(1), CLAIM_ENTRIES, S),
     case("stream_claim", "expired ones that die", lost(99), CLAIM_ENTRIES, S),
-    case("stream_claim", "retries that are due", waiting_entries, CLAIM_ENTRIES, S),
-    case("stream_settle", "nacks", nacked("retry"), then(settle_group, ME), S),
-    case("stream_settle", "nacks that bury", nacked("bury"), then(settle_group, ME), S, most=PORTION),
-    case("stream_settle", "acks out of order", acked, then(settle_group, ME), S),
-    small("stream_claim", "everything at once", all_entries, then(claim_group, ME, MAX_BATCH), S, max_dead=1),
+    case("stream_claim", "retries that are due",
+         lambda place: retry(place, place.pending(MAX_BATCH, holder="(waiting)")), CLAIM_ENTRIES, S),
+    case("stream_settle", "nacks", nacked("retry"), SETTLE_ENTRIES, S),
+    case("stream_settle", "nacks that bury", nacked("bury"), SETTLE_ENTRIES, S, most=PORTION),
+    case("stream_settle", "acks out of order",
+         lambda place: Outcomes(out_of_order(place, MAX_BATCH)), SETTLE_ENTRIES, S),
+    small("stream_claim", "everything at once", all_entries, on(claim_group, ME, MAX_BATCH, FILLED), S, max_dead=1),
     case("stream_claim", "as many slots as a call has", many_streams, claim_streams, S, most=24, slots=1_024),
-    case("stream_settle", "the most whole claims", whole_pages, then(settle_group, ME), S),
-    case("stream_extend", "the most, out of order", out_of_order(claims.STREAM_RENEWALS), then(streams.extend, ME), S),
+    case("stream_settle", "the most whole claims", whole_pages, SETTLE_ENTRIES, S),
+    case("stream_extend", "the most, out of order",
+         lambda place: out_of_order(place, claims.STREAM_RENEWALS), on(streams.extend, ME, FILLED), S),
     small("stream_look", "64 slots", empty, lambda place, _: streams.look(place.topic, range(64), GROUP), S, slots=64),
-    case("stream_trim", "all", put(Place.entries, 5_000), TRIM, S, most=1_000),
-    case("stream_delete", "the most", put(Place.entries, CONTROL_BATCH), of(streams.delete), S),
-    case("stream_range", "a page", put(Place.entries, MAX_BATCH), PAGE, S),
+    case("stream_trim", "all", lambda place: place.entries(5_000), TRIM, S, most=1_000),
+    case("stream_delete", "the most", lambda place: place.entries(CONTROL_BATCH), on(streams.delete, FILLED), S),
+    case("stream_range", "a page", lambda place: place.entries(MAX_BATCH), PAGE, S),
     case("stream_range", "a page, large behind small", small_and_large, PAGE, S),
     small("stream_stats", "a slot", pending(100), on(streams.stats), S),
-    case("spark_walk", "the most", JOINED, WALK, S),
-    small("spark_position", "a slot", JOINED, on(spark_calls.position, GROUP, "driver"), S),
-    small("spark_advance", "a slot", last_of, advance, S),
-    case("spark_trim", "a slot", moved, then(spark_calls.trim, GROUP, "driver"), S, most=1_000),
-    small("take_lock", "a run", empty, lock_run, S),
+    case("spark_walk", "the most", joined, WALK, S),
+    small("spark_position", "a slot", joined, on(spark_calls.position, GROUP, "driver"), S),
+    small("spark_advance", "a slot", lambda place: joined(place)[-1],
+          on(spark_calls.advance, GROUP, "driver", FILLED, MAX_BATCH, 0), S),
+    case("spark_trim", "a slot", moved, on(spark_calls.trim, GROUP, "driver", FILLED), S, most=1_000),
+    small("take_lock", "a run", empty,
+          lambda place, _: spark_calls.lock_run(place.topic, GROUP, "run", 1_000, keep=False), S),
     small("stream_group", "a slot", pending(100), on(streams.group_stats, GROUP), S),
     small("stream_consumers", "a slot", pending(100), on(streams.consumers, GROUP), S),
-    small("stream_pending", "a page", PENDING, on(streams.pending, GROUP, "-", MAX_BATCH, ""), S),
-    small("stream_forget", "a consumer that holds much", PENDING, FORGET, S),
-    small("stream_resume", "what is given back", PENDING, RESUME, S),
-    case("stream_resume", "what dies", pending(MAX_BATCH, 99), RESUME, S),
-    case("stream_move_group", "behind the first entry", PENDING, move_group, S),
-    small("stream_drop_group", "with 1,000 pending", PENDING, on(streams.drop_group, GROUP), S),
-    case("stream_list_dead", "a page", BURIED, on(dead.list_dead, 0, NACK_BATCH, GROUP), S),
-    case("stream_untold_dead", "a page", untold_entries, on(dead.untold, TURN, AT_ONCE, GROUP), S),
-    case(
-        "stream_redrive",
-        "what is in the stream",
-        put(Place.dead_entries, NACK_BATCH),
-        then(dead.redrive_entries, GROUP),
-        S,
-    ),
-    case("stream_redrive", "copies of what was trimmed", trimmed, then(dead.redrive_entries, GROUP), S),
-]
+    small("stream_pending", "a page", pending(), on(streams.pending, GROUP, "-", MAX_BATCH, ""), S),
+    small("stream_forget", "a consumer that holds much", pending(),
+          on(streams.forget, GROUP, ME.consumer, 0, NACK_BATCH), S),
+    small("stream_resume", "what is given back", pending(), RESUME, S),
+    case("stream_resume", "what dies", pending(times=99), RESUME, S),
+    case("stream_move_group", "behind the first entry", lambda place: place.pending(MAX_BATCH)[0],
+         on(streams.move_group, GROUP, FILLED, through=True), S),
+    small("stream_drop_group", "with 1,000 pending", pending(), on(streams.drop_group, GROUP), S),
+    case("stream_list_dead", "a page", lambda place: place.dead_entries(MAX_BATCH),
+         on(dead.list_dead, 0, NACK_BATCH, GROUP), S),
+    case("stream_untold_dead", "a page", untold_entries, on(dead.untold, TURN, core.AT_ONCE, GROUP), S),
+    case("stream_redrive", "what is in the stream", lambda place: place.dead_entries(NACK_BATCH), REDRIVE_ENTRIES, S),
+    case("stream_redrive", "copies of what was trimmed", lambda place: place.dead_entries(NACK_BATCH, trimmed=True),
+         REDRIVE_ENTRIES, S),
+]  # fmt: skip
 
 CASES = [*SENDING, *CLAIMING, *STEERING, *QUERIES, *STREAMS]

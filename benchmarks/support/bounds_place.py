@@ -4,43 +4,34 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from rmq import Topic, TopicType
-from tests.support.core import (
-    Call,
-    EncodedMessage,
-    GroupKeys,
-    Member,
-    SlotKeys,
-    claims,
-    default_scripts,
-    group_keys,
-    slot_keys,
-)
+from tests.support import core
+from tests.support.core import Call, EncodedMessage, claims
 from tests.support.one_slot import claim_group
 
 MIB = 1_048_576
 FAR = 2**52
 """A priority, or a time, that every script takes."""
 FAILURE = json.dumps({"first_ms": "1", "last_ms": "2", "type": "ValueError", "message": "no" * 200})
-ME = Member("g", "me")
+ME = core.Member("g", "me")
 
-_FILL_ZSET = "for i = 1, #ARGV, 2 do redis.call('ZADD', KEYS[1], ARGV[i], ARGV[i + 1]) end"
 _FILL_HASH = """
 local value = string.rep('x', tonumber(ARGV[1]))
 for i = 2, #ARGV do redis.call('HSET', KEYS[1], ARGV[i], value) end
 """
 _FILL_STREAM = """
-local body = string.rep('x', tonumber(ARGV[1]))
+local body, ids = string.rep('x', tonumber(ARGV[1])), {}
 for i = 1, ARGV[2] do
   local fields = {'content', string.format('%020d', i)}
   if #body > 0 then fields = {'content', fields[2], 'body', body} end
-  redis.call('XADD', KEYS[1], '*', unpack(fields))
+  ids[i] = redis.call('XADD', KEYS[1], '*', unpack(fields))
 end
+return ids
 """
 
 
@@ -62,65 +53,74 @@ class Place:
     now_ms: int = field(default_factory=lambda: int(time.time() * 1000))
 
     @cached_property
-    def keys(self) -> SlotKeys:
+    def keys(self) -> core.SlotKeys:
         """The keys of slot 0."""
-        return slot_keys(self.topic.name, 0)
+        return core.slot_keys(self.topic.name, 0)
 
     @cached_property
-    def own(self) -> GroupKeys:
+    def own(self) -> core.GroupKeys:
         """The keys of the group on slot 0."""
-        return group_keys(self.topic.name, 0, ME.group)
+        return core.group_keys(self.topic.name, 0, ME.group)
 
-    @property
-    def body(self) -> bytes | None:
-        """A body, or none."""
-        return b"x" * self.body_bytes if self.body_bytes else None
+    def go_to(self, slot: int) -> None:
+        """Fill another slot from now on."""
+        self.__dict__["keys"] = core.slot_keys(self.topic.name, slot)
+        self.__dict__["own"] = core.group_keys(self.topic.name, slot, ME.group)
 
     def names(self, number: int, prefix: str = "c") -> list[bytes]:
         """Return contents of 20 bytes: as many, or as many as may have bodies."""
         number = min(number, self.most) if self.body_bytes else number
         return [f"{prefix}{index:019}".encode() for index in range(number)]
 
+    def messages(self, number: int, score: int = FAR) -> list[EncodedMessage]:
+        """Return a batch as a producer sends it at most: up to 1 MiB and one more."""
+        body, number = (b"x" * self.body_bytes, 2) if self.body_bytes else (None, number)
+        return [EncodedMessage(0, f"s{index:019}".encode(), score, body) for index in range(number)]
+
     def zset(self, key: str, names: Sequence[bytes], score: int, step: int = 1) -> None:
         """Put contents into a sorted set."""
-        for first in range(0, len(names), 1_000):
-            part = names[first : first + 1_000]
-            pairs = [each for index, name in enumerate(part, first) for each in (score + step * index, name)]
-            self.client.eval(_FILL_ZSET, 1, key, *pairs)
+        self.client.zadd(key, {name: score + step * index for index, name in enumerate(names)})
 
-    def hash(self, key: str, names: Sequence[bytes], size: int) -> None:
-        """Give contents values of a size in a hash; none where the size is 0."""
-        if size:
-            for first in range(0, len(names), 250):
-                self.client.eval(_FILL_HASH, 1, key, size, *names[first : first + 250])
+    def bodies(self, key: str, names: Sequence[bytes]) -> None:
+        """Give contents bodies in a hash, where they have any."""
+        for first in range(0, len(names) if self.body_bytes else 0, 250):
+            self.client.eval(_FILL_HASH, 1, key, self.body_bytes, *names[first : first + 250])
 
-    def bodies(self, names: Sequence[bytes]) -> None:
-        """Give contents bodies."""
-        self.hash(self.keys.body, names, self.body_bytes)
+    def failures(self, names: list[bytes]) -> list[bytes]:
+        """Give contents a last failure."""
+        self.client.hset(self.keys.error, mapping=dict.fromkeys(names, FAILURE))
+        return names
+
+    def born(self, names: list[bytes]) -> list[bytes]:
+        """Let contents have outlived their time to live."""
+        self.zset(self.keys.born, names, self.now_ms - 10**6)
+        return names
 
     def store(self, number: int, score: int = FAR - claims.MAX_BATCH, prefix: str = "c") -> list[bytes]:
         """Put messages into the backlog; PRIORITY: those of high numbers first."""
         names = self.names(number, prefix)
         self.zset(self.keys.store, names, self.now_ms - 1_000_000 if self.topic.type.timed else score)
-        self.bodies(names)
+        self.bodies(self.keys.body, names)
         return names
 
     def held(self, number: int, left: int = 16, age_ms: int = 0, prefix: str = "h") -> list[tuple[bytes, int]]:
         """Put claims into prepare, all of one call; return contents and claim scores."""
         names, score = self.names(number, prefix), (self.now_ms - age_ms) * 1000 + left
         self.zset(self.keys.prepare, names, score, 0)
-        self.bodies(names)
+        self.bodies(self.keys.body, names)
         return [(name, score) for name in names]
 
-    def failures(self, names: Sequence[bytes]) -> None:
-        """Give contents a last failure."""
-        self.client.hset(self.keys.error, mapping=dict.fromkeys(names, FAILURE))
+    def failed(self, number: int, left: int, age_ms: int = 0, prefix: str = "h") -> list[tuple[bytes, int]]:
+        """Put claims that have failed before into prepare; return contents and claim scores."""
+        found = self.held(number, left, age_ms, prefix)
+        self.failures([name for name, _ in found])
+        return found
 
     def waiting(self, number: int) -> None:
         """Put retries that are due."""
         names = self.names(number, "r")
         self.zset(self.keys.retry, names, (self.now_ms // 1000 - 10) * 1000 + 3, 0)
-        self.bodies(names)
+        self.bodies(self.keys.body, names)
         self.failures(names)
 
     def dead(self, number: int, prefix: str = "d") -> list[bytes]:
@@ -128,32 +128,31 @@ class Place:
         names = self.names(number, prefix)
         self.zset(self.keys.dead, names, self.now_ms - 1_000_000)
         self.client.hset(self.keys.reason, mapping=dict.fromkeys(names, FAILURE))
-        self.hash(self.keys.dead_body, names, self.body_bytes)
+        self.bodies(self.keys.dead_body, names)
         return names
-
-    def joined(self, number: int, small: int = 0) -> list[str]:
-        """Let a group join, and append entries, behind some without a body; return their ids."""
-        self.client.xgroup_create(self.keys.store, ME.group, "0", mkstream=True)
-        self.append_small(small)
-        return self.entries(number)
-
-    def append_small(self, number: int) -> None:
-        """Append entries without bodies."""
-        self.client.eval(_FILL_STREAM, 1, self.keys.store, 0, number)
 
     def entries(self, number: int) -> list[str]:
         """Append entries to the stream; return their ids."""
-        number = min(number, self.most) if self.body_bytes else number
+        number, ids = min(number, self.most) if self.body_bytes else number, list[str]()
         if self.body_bytes:
             self.client.hset(self.keys.meta, "largest", self.body_bytes)
         for first in range(0, number, 100):
-            self.client.eval(_FILL_STREAM, 1, self.keys.store, self.body_bytes, min(100, number - first))
-        return [entry_id.decode() for entry_id in self._ids()]
+            ids += map(bytes.decode, self.append(min(100, number - first), self.body_bytes))
+        return ids
+
+    def append(self, number: int, body_bytes: int = 0) -> list[bytes]:
+        """Append entries with bodies of a size at once; return their ids."""
+        return self.client.eval(_FILL_STREAM, 1, self.keys.store, body_bytes, number)
+
+    def joined(self, number: int, small: int = 0) -> list[str]:
+        """Let a group join, and append entries behind some without a body; return their ids."""
+        self.client.xgroup_create(self.keys.store, ME.group, "0", mkstream=True)
+        self.append(small)
+        return self.entries(number)
 
     def pending(self, number: int, *, times: int = 1, idle_ms: int = 0, holder: str = ME.consumer) -> list[str]:
         """Append entries that the group has read; return their ids."""
-        self.client.xgroup_create(self.keys.store, ME.group, "0", mkstream=True)
-        ids = self.entries(number)
+        ids = self.joined(number)
         for _ in ids[::100]:
             self.client.xreadgroup(ME.group, holder, {self.keys.store: ">"}, count=100)
         for first in range(0, len(ids), 1_000):
@@ -170,40 +169,15 @@ class Place:
             self.client.xtrim(self.keys.store, maxlen=0, approximate=False)
         return ids
 
-    def go_to(self, slot: int) -> None:
-        """Fill another slot from now on."""
-        self.__dict__["keys"] = slot_keys(self.topic.name, slot)
-        self.__dict__["own"] = group_keys(self.topic.name, slot, ME.group)
-
-    def born(self, names: Sequence[bytes]) -> None:
-        """Let contents have outlived their time to live."""
-        self.zset(self.keys.born, names, self.now_ms - 10**6)
-
-    def messages(self, number: int, score: int = FAR) -> list[EncodedMessage]:
-        """Return a batch as a producer sends it at most: up to 1 MiB and one more."""
-        names = [f"s{index:019}".encode() for index in range(2 if self.body_bytes else number)]
-        return [EncodedMessage(0, name, score, self.body) for name in names]
-
-    def _ids(self) -> Iterable[bytes]:
-        first = "-"
-        while page := self.client.eval(_IDS, 1, self.keys.store, first):
-            yield from page
-            first = f"({page[-1].decode()}"
-
-
-_IDS = """
-local ids = {}
-for i, entry in ipairs(redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', 16)) do ids[i] = entry[1] end
-return ids
-"""
-
 
 def run(client: Any, call: Call[Any]) -> Any:
     """Run a call by the text of its script, and parse its reply."""
-    script = default_scripts()[call.script]
+    script = core.default_scripts()[call.script]
     return call.parse(client.eval(script.text, len(call.keys), *call.keys, *call.args))
 
 
+FILLED: Any = object()
+"""Among the arguments of a call: what its slot was filled with."""
 Fill = Callable[[Place], Any]
 Make = Callable[[Place, Any], Call[Any]]
 
@@ -240,48 +214,28 @@ class Case:
 
 
 def case(
-    script: str,
-    what: str,
-    fill: Fill,
-    make: Make,
-    kind: TopicType = TopicType.PRIORITY,
-    *,
-    most: int = 64,
-    **settings: Any,
-) -> Case:
+    script: str, what: str, fill: Fill, make: Make, kind: TopicType = TopicType.PRIORITY, *,
+    most: int = 64, sizes: bool = True, **settings: Any,
+) -> Case:  # fmt: skip
     """Return a case. Priorities are plain, unless it says otherwise: they cost the same in all scripts but two."""
     settings = {"ties": "any", **settings} if kind is TopicType.PRIORITY else settings
-    return Case(script, what, fill, make, kind, most, settings=settings)
+    return Case(script, what, fill, make, kind, most, sizes, settings=settings)
 
 
-def small(
-    script: str, what: str, fill: Fill, make: Make, kind: TopicType = TopicType.PRIORITY, **settings: Any
-) -> Case:
-    """Return a case to which bodies make no difference."""
-    settings = {"ties": "any", **settings} if kind is TopicType.PRIORITY else settings
-    return Case(script, what, fill, make, kind, sizes=False, settings=settings)
+small = partial(case, sizes=False)
+"""Returns a case to which bodies make no difference."""
 
 
-def put(method: Callable[..., Any], *args: Any) -> Fill:
-    """Return what calls a method of the place."""
-    return lambda place: method(place, *args)
+def on(function: Callable[..., Call[Any]], *args: Any, **options: Any) -> Make:
+    """Return what makes a call of the slot; `FILLED` becomes what the slot was filled with."""
 
+    def make(place: Place, filled: Any) -> Call[Any]:
+        words = (filled if each is FILLED else each for each in args)
+        named = {name: filled if each is FILLED else each for name, each in options.items()}
+        return function(place.topic, 0, *words, **named)
 
-def on(function: Callable[..., Any], *args: Any, **options: Any) -> Make:
-    """Return what makes a call of the slot."""
-    return lambda place, _: function(place.topic, 0, *args, **options)
-
-
-def of(function: Callable[..., Any], *args: Any, **options: Any) -> Make:
-    """Return what makes a call of the slot with what it was filled with."""
-    return lambda place, filled: function(place.topic, 0, filled, *args, **options)
-
-
-def then(function: Callable[..., Any], *args: Any) -> Make:
-    """Return what makes a call of the slot, whose last argument is what it was filled with."""
-    return lambda place, filled: function(place.topic, 0, *args, filled)
+    return make
 
 
 def empty(place: Place) -> None:
     """Fill nothing."""
-    del place
