@@ -8,24 +8,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import threading
-import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from benchmarks.support import loads, rendering
-from benchmarks.support.children import Child, Line
+from benchmarks.support.flow import THREADS, Site, flow
 from benchmarks.support.harness import Benchmark, Document, Row
-from benchmarks.support.meters import CLIENT_SIDE, Figures, Meter, cpu_s
+from benchmarks.support.meters import Figures
 from benchmarks.support.samples import in_turns, ratio, summary
-from benchmarks.support.servers import Servers, replicated, some
-from rmq import Coordinator, RmqClient, Topic, TopicType
-from tests.support.owned_worker import owned_by
+from benchmarks.support.servers import Servers, some
 from tests.support.zookeeper import ZooKeeperEnsemble
 
 BARE, ALL, IN_ZOOKEEPER, IN_REDIS = "bare Redis", "all three", "ZooKeeper ownership", "Redis ownership"
@@ -39,12 +33,8 @@ SETUPS: dict[str, frozenset[str]] = {
 }
 SLOTS, MORE_SLOTS = 8, 64
 WORKERS, NODES = (2, 4), (3,)
-THREADS = 2
 WARM_UP = 4_000
 """Messages before those that count: once they are through, each slot has its worker, and scripts are loaded."""
-LIMIT_S = 300.0
-COUNT, END = "count", "end"
-"""Words to a worker: what comes now counts; all is handled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,123 +93,24 @@ def measure(options: argparse.Namespace) -> Document:
 def site(nodes: int, traits: frozenset[str]) -> Iterator[Servers]:
     """Run the Redis servers of a setup."""
     config = ("appendonly yes", "appendfsync everysec") if "aof" in traits else ()
-    with (replicated if "replica" in traits else some)(nodes, *config) as servers:
+    with some(nodes, *config, replicas="replica" in traits) as servers:
         yield servers
 
 
-def run(servers: Servers, case: Case, zookeeper: tuple[str, str] | None, number: int) -> dict[str, float]:
+def run(servers: Servers, case: Case, zookeeper: tuple[str, str] | None, number: int) -> Figures:
     """Let a sender and the workers run at the same time, once every slot is served."""
-    durability = "replicated" if servers.replica_ports else "memory"
-    workers = [Child(_work, servers.url, case, zookeeper) for _ in range(case.workers)]
-    sender = Child(_send, servers.url, case, durability, number)
-    children = [*workers, sender]
-    try:
-        for child in children:
-            child.wait_ready()
-        for child in workers:
-            child.go()
-        if zookeeper or case.setup == IN_REDIS:
-            _await_shares(workers, case)
-        sender.go()
-        sender.wait_ready()
-        _await_handled(workers, WARM_UP)
-        for child in workers:
-            child.go(COUNT)
-        with Meter(servers) as meter, Meter(servers.replicas) as replicas:
-            sender.go()
-            _await_handled(workers, number)
-        for child in workers:
-            child.go(END)
-        sent = sender.result(LIMIT_S)
-        handled = [child.result(LIMIT_S) for child in workers]
-    finally:
-        for child in children:
-            child.end()
-    elapsed_s = max(each["until_s"] for each in handled) - sent["from_s"]
-    worker_cpu_s = sum(each["cpu_s"] for each in handled)
+    owners = {"zookeeper": zookeeper} if zookeeper else {"owners": "redis"} if case.setup == IN_REDIS else None
+    site = Site("replicated" if servers.replica_ports else "memory", owners, case.batch, WARM_UP)
+    rate = 0 if case.batch else SINGLE_PER_S
+    found = flow(servers, "priority", number, rate=rate, workers=case.workers, slots=case.slots, site=site)
     return {
-        "rate_per_s": number / elapsed_s,
-        "send_rate_per_s": number / (sent["until_s"] - sent["from_s"]),
-        "server_us": meter.cost.executing_us("evalsha") / number,
-        "server_cpu_us": meter.cost.server_cpu_s * 1e6 / number,
-        "replica_cpu_us": replicas.cost.server_cpu_s * 1e6 / number,
-        "sender_cpu_us": sent["cpu_s"] * 1e6 / number,
-        "worker_cpu_us": worker_cpu_s * 1e6 / number,
-        "client_cpu_us": (sent["cpu_s"] + worker_cpu_s) * 1e6 / number,
-        "calls": sum(meter.cost.calls.get(name, 0) for name in CLIENT_SIDE) / number,
+        "rate_per_s": found["both_rate_per_s"],
+        "send_rate_per_s": found["sent_per_s"],
+        **{key: found[key] for key in ("server_us", "server_cpu_us", "replica_cpu_us", "sender_cpu_us")},
+        "worker_cpu_us": found["consumer_cpu_us"],
+        "client_cpu_us": found["sender_cpu_us"] + found["consumer_cpu_us"],
+        "calls": found["calls_per_1000"] / 1_000,
     }
-
-
-def _await_shares(workers: list[Child], case: Case) -> None:
-    """Wait until each worker owns its share of the slots."""
-    least = case.slots // case.workers
-    owned = [0] * len(workers)
-    deadline = time.monotonic() + LIMIT_S
-    while min(owned) < least:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the workers own {owned} of {case.slots} slots")
-        for place, child in enumerate(workers):
-            owned[place] = next((word["owned"] for word in reversed(child.news()) if "owned" in word), owned[place])
-        time.sleep(0.02)
-
-
-def _await_handled(workers: list[Child], number: int) -> None:
-    deadline, left = time.monotonic() + LIMIT_S, number
-    while left > 0:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{left} of {number} messages are not handled")
-        time.sleep(0.01)
-        left -= sum(word.get("handled", 0) for child in workers for word in child.news())
-
-
-def _send(line: Line, url: str, case: Case, durability: str, number: int) -> dict[str, float]:
-    contents, priorities = loads.contents(number + WARM_UP), loads.priorities(10_000)
-    with RmqClient(url, durability=durability) as client:
-        producer = client.producer(_topic(case))
-        one_by_one = lambda messages: deque(map(producer.send, loads.paced(messages, SINGLE_PER_S)), 0)  # noqa: E731
-        send: Any = producer.send_many if case.batch else one_by_one
-        line.ready()
-        send(loads.soon(TopicType.PRIORITY, contents[number:], priorities, 0))
-        line.ready()
-        cpu_before_s, from_s = cpu_s(), time.time()
-        send(loads.soon(TopicType.PRIORITY, contents[:number], priorities, 0))
-        return {"from_s": from_s, "until_s": time.time(), "cpu_s": cpu_s() - cpu_before_s}
-
-
-def _work(line: Line, url: str, case: Case, zookeeper: tuple[str, str] | None) -> dict[str, float]:
-    lock = threading.Lock()
-    fresh, until_s, cpu_before_s = 0, 0.0, 0.0
-
-    def handle(delivered: Any) -> None:
-        nonlocal fresh, until_s
-        with lock:
-            fresh += len(delivered) if case.batch else 1
-            until_s = time.time()
-
-    coordinator = Coordinator(zookeeper[0], chroot=zookeeper[1]) if zookeeper else None
-    with RmqClient(url, zookeeper=coordinator, owners="redis" if case.setup == IN_REDIS else None) as client:
-        client.listener(_topic(case), batch=case.batch, threads=THREADS)(handle)
-        line.ready()
-        client.start()
-        owned, word = 0, None
-        while word != END:
-            time.sleep(0.01)
-            if line.told() and (word := line.hear()) == COUNT:
-                cpu_before_s = cpu_s()
-            if owned != (now_owned := owned_by(client)):
-                owned = now_owned
-                line.report({"owned": owned})
-            with lock:
-                handled, fresh = fresh, 0
-            if handled:
-                line.report({"handled": handled})
-        used_s = cpu_s() - cpu_before_s
-        client.stop()
-    return {"until_s": until_s, "cpu_s": used_s}
-
-
-def _topic(case: Case) -> Topic:
-    return Topic("bench-real", TopicType.PRIORITY, slots=case.slots)
 
 
 def summarize(document: Document) -> Document:

@@ -10,7 +10,8 @@ import random
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -18,10 +19,12 @@ import redis
 
 from benchmarks.support import loads
 from benchmarks.support.children import Child, Line
-from benchmarks.support.meters import CLIENT_SIDE, Figures, Meter, cpu_s, percentiles
+from benchmarks.support.meters import CLIENT_SIDE, Figures, Meter, cpu_s, peak_mb, percentiles
 from benchmarks.support.servers import Servers
-from rmq import Producer, RmqClient, TopicType
+from rmq import Coordinator, Producer, RmqClient, TopicType
 from rmq.errors import FixedTimePassedError
+from tests.support.owned_worker import owned_by
+from tests.support.waiting import wait_until
 
 SLOTS = 8
 DELAY_MS = 250
@@ -51,6 +54,23 @@ class Kind(NamedTuple):
     deletes: bool = False
 
 
+class Site(NamedTuple):
+    """What a flow runs with beside its servers.
+
+    Attributes:
+        durability: Of the sends.
+        owners: What owns the workers' slots, as options of a client; `zookeeper` is a pair of hosts and chroot.
+        batch: Messages that a handler gets, and that are sent in one call; `None`: one by one.
+        warm_up: So many messages are sent and handled beforehand, once each worker owns its share of the slots.
+    """
+
+    durability: str = "memory"
+    owners: Mapping[str, Any] | None = None
+    batch: int | None = loads.BATCH
+    warm_up: int = 0
+
+
+BARE = Site()
 STREAMS = "Redis Streams"
 KINDS = {
     **{each.value.replace("_", " ").lower(): Kind(each) for each in loads.TYPES},
@@ -66,8 +86,9 @@ Progress = list[tuple[float, int]]
 
 
 def flow(
-    servers: Servers, kind: str, number: int, *, rate: float = 0, senders: int = 1, workers: int = 1, slots: int = SLOTS
-) -> Figures:
+    servers: Servers, kind: str, number: int, *, rate: float = 0, senders: int = 1, workers: int = 1,
+    slots: int = SLOTS, site: Site = BARE,
+) -> Figures:  # fmt: skip
     """Send so many messages while they are consumed; return rates, the backlog, the lateness, and costs a message.
 
     Args:
@@ -78,16 +99,20 @@ def flow(
         senders: How many processes send.
         workers: How many processes consume.
         slots: The topic's.
+        site: What it runs with; redis-py knows no such things.
     """
     share = number // senders
     send, consume = (_send_stream, _consume_stream) if KINDS[kind].type is None else (_send, _consume)
-    args = [(servers.url, kind, slots, first * share, share, rate / senders) for first in range(senders)]
-    consuming = [Child(consume, servers.url, kind, slots) for _ in range(workers)]
+    args = [(servers.url, kind, slots, site, first * share, share, rate / senders) for first in range(senders)]
+    owned = slots // workers if site.owners else 0
+    consuming = [Child(consume, servers.url, kind, slots, site, owned) for _ in range(workers)]
     sending = [Child(send, *each) for each in args]
     try:
         for child in (*consuming, *sending):
             child.wait_ready()
-        with Meter(servers) as meter:
+        if site.warm_up:
+            _warm_up(consuming, sending, site.warm_up)
+        with Meter(servers) as meter, Meter(servers.replicas) as replicas:
             for child in (*consuming, *sending):
                 child.go()
             sent = [child.result(LIMIT_S) for child in sending]
@@ -110,11 +135,29 @@ def flow(
         **_lateness(sends, share, KINDS[kind], chain.from_iterable(each["seen"] for each in consumed)),
         "sender_cpu_us": sum(each["cpu_s"] for each in sent) * 1e6 / number,
         "consumer_cpu_us": sum(each["cpu_s"] for each in consumed) * 1e6 / number,
+        "sender_peak_mb": max(each["peak_mb"] for each in sent),
+        "consumer_peak_mb": max(each["peak_mb"] for each in consumed),
         "server_us": cost.executing_us(*COMMANDS) / number,
         "server_cpu_us": cost.server_cpu_s * 1e6 / number,
+        "replica_cpu_us": replicas.cost.server_cpu_s * 1e6 / number,
         "server_busy_share": cost.server_cpu_s / (ended_s - from_s) / len(servers.ports),
         "calls_per_1000": sum(cost.calls.get(name, 0) for name in (*CLIENT_SIDE, *COMMANDS[1:])) * 1000 / number,
     }
+
+
+def _warm_up(consuming: Sequence[Child], sending: Sequence[Child], number: int) -> None:
+    """Start the workers, wait until each owns its share, and let so many messages pass, which do not count."""
+    for child in consuming:
+        child.go()
+    for child in consuming:
+        child.wait_ready()
+    for child in sending:
+        child.go()
+        child.wait_ready()
+    _await(consuming, number)
+    for child in consuming:
+        child.go()
+        child.wait_ready()
 
 
 def backlogs(sent: Sequence[Progress], consumed: Sequence[Progress]) -> dict[str, float]:
@@ -164,16 +207,22 @@ def _await(consuming: Sequence[Child], number: int) -> None:
         left -= sum(sum(child.news()) for child in consuming)
 
 
-def _send(line: Line, url: str, kind: str, slots: int, first: int, number: int, rate: float) -> dict[str, Any]:
+def _send(
+    line: Line, url: str, kind: str, slots: int, site: Site, first: int, number: int, rate: float
+) -> dict[str, Any]:
     topic_type, columns, cargo, _ = KINDS[kind]
     assert topic_type is not None
     priorities = loads.priorities(10_000)
     progress: Progress = []
-    with RmqClient(url) as client:
+    with RmqClient(url, durability=site.durability) as client:
         topic = loads.topic(topic_type, slots, cargo=cargo)
         producer = client.producer(topic)
-        pieces = _pieces(first, number, rate, ROWS if columns else PIECE, progress)
+        pieces = _pieces(first, number, rate, ROWS if columns else PIECE if site.batch else 1, progress)
+        send: Any = producer.send_many if site.batch else lambda messages: deque(map(producer.send, messages), 0)
         line.ready()
+        if site.warm_up:
+            send(loads.soon(topic_type, loads.stream(first - site.warm_up, first), priorities, DELAY_MS))
+            line.ready()
         used_s = cpu_s()
         if columns:
             for rows in pieces:
@@ -183,9 +232,9 @@ def _send(line: Line, url: str, kind: str, slots: int, first: int, number: int, 
         while True:
             try:
                 if cargo:
-                    producer.send_many(loads.laden(topic, cargo, left, DELAY_MS))
+                    send(loads.laden(topic, cargo, left, DELAY_MS))
                 else:
-                    producer.send_many(loads.soon(topic_type, left, priorities, DELAY_MS))
+                    send(loads.soon(topic_type, left, priorities, DELAY_MS))
                 return _sent(progress, number, used_s)
             except FixedTimePassedError as error:  # the machine stood still: go on with a new time
                 left = chain([message.content for message in error.not_stored], left)
@@ -200,8 +249,10 @@ def _send_columns(producer: Producer, topic_type: TopicType, contents: Sequence[
             contents = [contents[row] for row in error.not_stored]
 
 
-def _send_stream(line: Line, url: str, kind: str, slots: int, first: int, number: int, rate: float) -> dict[str, Any]:
-    del kind, slots
+def _send_stream(
+    line: Line, url: str, kind: str, slots: int, site: Site, first: int, number: int, rate: float
+) -> dict[str, Any]:
+    del kind, slots, site
     progress: Progress = []
     with redis.Redis.from_url(url) as client:
         client.ping()
@@ -237,7 +288,8 @@ def _paced(contents: Iterator[bytes], rate: float, size: int, progress: Progress
 
 
 def _sent(progress: Progress, number: int, used_s: float) -> dict[str, Any]:
-    return {"progress": [*progress, (time.time(), number)], "cpu_s": cpu_s() - used_s}  # the last one: all is answered
+    progress = [*progress, (time.time(), number)]  # the last one: all is answered
+    return {"progress": progress, "cpu_s": cpu_s() - used_s, "peak_mb": peak_mb()}
 
 
 class _Seen:
@@ -262,37 +314,59 @@ class _Seen:
         if fresh:
             line.report(fresh)
 
+    def report_until_told(self, line: Line) -> None:
+        """Report now and then, until the parent says something."""
+        while not line.told():
+            time.sleep(0.05)
+            self.report(line)
+
     def result(self, used_s: float) -> dict[str, Any]:
-        return {"progress": self.progress, "seen": self.contents, "cpu_s": cpu_s() - used_s}
+        return {
+            "progress": self.progress,
+            "seen": self.contents,
+            "cpu_s": cpu_s() - used_s,
+            "peak_mb": peak_mb(),
+        }
 
 
-def _consume(line: Line, url: str, kind: str, slots: int) -> dict[str, Any]:
+def _consume(line: Line, url: str, kind: str, slots: int, site: Site, owned: int) -> dict[str, Any]:
     topic_type, columns, cargo, _ = KINDS[kind]
     assert topic_type is not None
     seen, places, read = _Seen(), random.Random(20), loads.reader(cargo)
 
     def handle(found: Any) -> None:
+        found = found if site.batch else [found]
         read(found)
         number = len(found)
         place = int(places.random() * number)
         seen.note(number, found.contents[place] if columns else found[place].content)
 
-    with RmqClient(url) as client:
+    owners: dict[str, Any] = {**(site.owners or {})}
+    if "zookeeper" in owners:
+        hosts, chroot = owners["zookeeper"]
+        owners["zookeeper"] = Coordinator(hosts, chroot=chroot)
+    with RmqClient(url, **owners) as client:
         topic = loads.topic(topic_type, slots, cargo=cargo)
-        client.listener(topic, batch=loads.BATCH, columns=columns, threads=THREADS)(handle)
+        client.listener(topic, batch=site.batch, columns=columns, threads=THREADS)(handle)
         line.ready()
         used_s = cpu_s()
         client.start()
-        while not line.told():
-            time.sleep(0.05)
-            seen.report(line)
+        if site.warm_up:
+            wait_until(lambda: owned_by(client) >= owned, LIMIT_S, "a share of the slots")
+            line.report(0)
+            seen.report_until_told(line)
+            line.hear()
+            seen = _Seen()
+            line.ready()
+            used_s = cpu_s()
+        seen.report_until_told(line)
         found = seen.result(used_s)
         client.stop()
     return found
 
 
-def _consume_stream(line: Line, url: str, kind: str, slots: int) -> dict[str, Any]:
-    del slots
+def _consume_stream(line: Line, url: str, kind: str, slots: int, site: Site, owned: int) -> dict[str, Any]:
+    del slots, site, owned
     seen, places, told_s = _Seen(), random.Random(20), 0.0
     with redis.Redis.from_url(url) as client:
         client.xgroup_create(STREAM, GROUP, "0", mkstream=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 import resource
 import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.support.servers import Servers
 
@@ -105,6 +107,13 @@ def cpu_s() -> float:
     """Return the CPU time of this process, user and system, seconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
+
+
+def peak_mb() -> float:
+    """Return the most resident memory that this process has had, MB; 0 where there is no /proc."""
+    status = Path("/proc/self/status")
+    found = re.search(r"VmHWM:\s+(\d+)", status.read_text("ascii")) if status.exists() else None
+    return int(found[1]) / 1024 if found else 0.0
 
 
 def medians(rows: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -179,10 +179,7 @@ def test_the_floor_pops_what_each_slot_has_in_turns(highest_first: bool, order: 
 def commands(requests: list[bytes]) -> list[list[bytes]]:
     reader = hiredis.Reader()
     reader.feed(b"".join(requests))
-    found: list[list[bytes]] = []
-    while (command := reader.gets()) is not False:
-        found.append(command)
-    return found
+    return list(iter(reader.gets, False))
 
 
 @pytest.mark.parametrize("name", report.MODULES)
