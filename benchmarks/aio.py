@@ -32,7 +32,7 @@ _numbers = count(1)
 
 def measure(options: argparse.Namespace) -> Document:
     """Do the same work on both sides in turn; rates are medians."""
-    number = options.number or (50_000 if options.quick else 200_000)
+    number: int = options.number
     with standalone() as servers:
 
         def run(work: Work, part: int) -> Figures:
@@ -265,17 +265,13 @@ def tables(document: Document) -> str:
     )
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="messages per measurement with batches; a twentieth one by one")
-
-
 SERIES = {side: f"{side}_per_s" for side in SIDES}
 PLOT = rendering.picture(
     "RMQ: the asyncio side beside the plain one",
     rendering.Panel("1,000 messages/s", "{work}", SERIES, where=lambda row: "batches" in row["work"], each=1_000),
     rendering.Panel("1,000 messages/s", "{work}", SERIES, where=lambda row: "batches" not in row["work"], each=1_000),
 )
-BENCHMARK = Benchmark("aio", measure, tables, PLOT, _arguments)
+BENCHMARK = Benchmark("aio", measure, tables, PLOT, numbers=(200_000, 50_000))
 main = BENCHMARK.main
 
 if __name__ == "__main__":

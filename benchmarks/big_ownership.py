@@ -8,15 +8,13 @@ by default: servers as everybody has them, and servers and workers with more roo
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
+from benchmarks.support.children import Child, Line
 from rmq import Coordinator
 from rmq._ownership.capacity import SESSION_BYTES, SessionBudget
 from rmq._ownership.redis_keeper import RedisCoordinator
@@ -84,29 +82,6 @@ class Outcome:
     restarted: bool
 
 
-class WorkerProcess:
-    """A worker in a process of its own, which says how many slots it owns."""
-
-    def __init__(self, hosts: str, name: str, setting: Setting, folder: Path) -> None:
-        self._said = folder / name
-        self._said.write_text("0\n")
-        arguments = [hosts, name, str(self._said), str(setting.session_bytes), str(setting.session_s)]
-        topics = [f"{topic}={slots}" for topic, slots in setting.names.items()]
-        command = [sys.executable, "-m", "benchmarks.big_ownership", "--worker", *arguments, *topics]
-        self.process = subprocess.Popen(command)
-
-    @property
-    def owned(self) -> int:
-        """Slots that it owns, as it said last."""
-        lines = self._said.read_text().split("\n")
-        return int(lines[-2])
-
-    def kill(self) -> None:
-        """End the process at once (SIGKILL): its session lives on for its timeout."""
-        self.process.kill()
-        self.process.wait()
-
-
 def take_part(worker: Coordinator | RedisCoordinator, topics: Mapping[str, int]) -> None:
     """Let a worker own slots of topics (name -> number of slots), and hand over at once what it is asked for."""
 
@@ -121,18 +96,14 @@ def take_part(worker: Coordinator | RedisCoordinator, topics: Mapping[str, int])
         worker.consume(place, slots)
 
 
-def work(hosts: str, name: str, said: str, session_bytes: str, session_s: str, *topics: str) -> None:
-    """Be a worker until killed."""
-    worker = Coordinator(
-        hosts, name, chroot=CHROOT, session_timeout_s=float(session_s), session_bytes=int(session_bytes)
-    )
-    named = (topic.partition("=") for topic in topics)
-    take_part(worker, {place: int(slots) for place, _, slots in named})
-    with open(said, "a") as out:
-        while True:
-            out.write(f"{len(worker.owned())}\n")
-            out.flush()
-            time.sleep(0.2)
+def work(line: Line, hosts: str, name: str, setting: Setting) -> None:
+    """Be a worker until killed, and report how many slots it owns."""
+    limits: dict[str, Any] = {"session_timeout_s": setting.session_s, "session_bytes": setting.session_bytes}
+    worker = Coordinator(hosts, name, chroot=CHROOT, **limits)
+    take_part(worker, setting.names)
+    while True:
+        line.report(len(worker.owned()))
+        time.sleep(0.2)
 
 
 def settled(read: Callable[[], int], goal: int, timeout_s: float, rest_s: float | None = None) -> tuple[int, float]:
@@ -175,44 +146,47 @@ def play(setting: Setting, patience_s: float = 60.0, serve_s: float = 30.0, rest
         rest_s: As `patience_s`, for the only worker once it owns some.
     """
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rmq-big-")))
         java = (f"-Djute.maxbuffer={setting.jute_maxbuffer}",)
         servers = stack.enter_context(ZooKeeperEnsemble(servers=3, tick_ms=1000, java_options=java))
 
-        def start(name: str) -> WorkerProcess:
-            worker = WorkerProcess(servers.hosts, name, setting, folder)
+        owned: dict[Child, int] = {}
+
+        def start(number: int) -> Child:
+            worker = Child(work, servers.hosts, f"worker-{number:02}", setting)
             stack.callback(worker.kill)
+            owned[worker] = 0
             return worker
 
-        first = start("worker-00")
-        owned, in_s = settled(lambda: first.owned, setting.all_slots, patience_s, rest_s)
+        def in_all() -> int:
+            owned.update({worker: news[-1] for worker in owned if (news := worker.news())})
+            return sum(owned.values())
+
+        first = start(0)
+        alone, in_s = settled(in_all, setting.all_slots, patience_s, rest_s)
         killed_s = time.monotonic()
         first.kill()
+        owned.clear()
         time.sleep(setting.session_s * 1.5)  # the session ends; nothing tells when
         alive = serving(servers, serve_s)
-        others = [start(f"worker-{number:02}") for number in range(1, setting.others + 1)] if alive else []
-        again, _ = settled(lambda: sum(each.owned for each in others), setting.all_slots if alive else 0, patience_s)
+        others = [start(number) for number in range(1, setting.others + 1)] if alive else []
+        again, _ = settled(in_all, setting.all_slots if alive else 0, patience_s)
         again_s = round(time.monotonic() - killed_s, 1)
         for worker in others:
             worker.kill()
         for server in servers.servers:
             server.restart()
-        return Outcome(owned, in_s, alive, again, again_s, serving(servers, serve_s))
+        return Outcome(alone, in_s, alive, again, again_s, serving(servers, serve_s))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run; the exit code says whether ZooKeeper lived and all slots were owned again."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] == ["--worker"]:
-        work(*arguments[1:])
-        return 0
     parser = argparse.ArgumentParser(prog="python -m benchmarks.big_ownership", description=__doc__)
     parser.add_argument("--topics", type=int, default=4)
     parser.add_argument("--slots", type=int, default=16_384, help="of each topic")
     parser.add_argument("--name-length", type=int, default=13, help="characters of a topic's name")
     parser.add_argument("--jute-maxbuffer", type=int, help="of the servers; together with --session-bytes one run")
     parser.add_argument("--session-bytes", type=int, help="of the workers; beyond jute.maxbuffer the ensemble dies")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(argv)
     if options.jute_maxbuffer or options.session_bytes:
         limits = [(options.jute_maxbuffer or DEFAULT_JUTE_MAXBUFFER, options.session_bytes or SESSION_BYTES)]
     else:

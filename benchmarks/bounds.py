@@ -33,7 +33,7 @@ def measure(options: argparse.Namespace) -> Document:
     """Measure every script at its bound, each time in a slot of its own that is filled anew."""
     if missing := forgotten():
         raise LookupError(f"scripts without a case in bounds_cases: {', '.join(missing)}")
-    chosen = [case for case in (*CASES, *MERGED) if not options.only or case.script in options.only.split(",")]
+    chosen = [case for case in (*CASES, *MERGED) if case.script in options.only]
     rows: list[Row] = []
     with standalone("slowlog-log-slower-than -1", "proto-max-bulk-len 512mb") as servers:
         for case in chosen:
@@ -100,12 +100,7 @@ def _size(row: Row) -> str:
     return "1 MiB" if row["body_bytes"] else "20 bytes"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the option of this benchmark."""
-    parser.add_argument("--only", default="", metavar="SCRIPT,...", help="only these scripts")
-
-
-BENCHMARK = Benchmark("bounds", measure, tables, arguments=arguments)
+BENCHMARK = Benchmark("bounds", measure, tables, cases=default_scripts().names())
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ GROUP, PLAIN = "g", "plain"
 
 def measure(options: argparse.Namespace) -> Document:
     """Consume as many entries by RMQ and by redis-py, in turns; shares are medians of neighbours."""
-    number = options.number or (20_000 if options.quick else 100_000)
+    number: int = options.number
     rows: list[Row] = []
     with standalone() as servers:
         plain = servers.connect()
@@ -140,11 +140,7 @@ def tables(document: Document) -> str:
     )
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="entries in each measurement")
-
-
-BENCHMARK = Benchmark("consuming", measure, tables, None, _arguments)
+BENCHMARK = Benchmark("consuming", measure, tables, numbers=(100_000, 20_000))
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -23,12 +23,11 @@ PARTS = (SEND, LISTEN, PULL, LIFE)
 
 def measure(options: argparse.Namespace) -> Document:
     """Measure send, claim and ack of each topic type against bare ZADD, ZPOPMIN, ZADD and ZREM."""
-    number = options.number or (50_000 if options.quick else 100_000)
-    contents = loads.contents(number)
+    contents = loads.contents(options.number)
     samples: list[Sample] = []
     with standalone() as servers:
         lives.warm_up(servers)
-        for repeat, slots, kind in product(range(options.repeats), options.slots, loads.TYPES):
+        for repeat, slots, kind in product(range(options.repeats), map(int, options.only), loads.TYPES):
             say(f"cost: repeat {repeat + 1} of {options.repeats}, {slots} slots, {kind.value}")
             load = lives.native_life(kind, contents, slots)
             found = {who: lives.floor(servers, load, lists=lists) for who, lists in FLOORS.items()}
@@ -47,7 +46,7 @@ def measure(options: argparse.Namespace) -> Document:
                 merging = loads.topic(TopicType.RANGE_MERGE, SLOTS, cargo=cargo)
                 parts = lives.by_rmq(servers, merging, contents, LISTEN, cargo)
                 samples += [sample(f"{cargo}: {what}", turn, figures) for what, figures in parts.items()]
-    settings = {"messages": number, "content_bytes": 20, "batch": loads.BATCH}
+    settings = {"messages": options.number, "content_bytes": 20, "batch": loads.BATCH}
     return {"settings": settings, "samples": samples}
 
 
@@ -128,7 +127,8 @@ def _panel(slots: int) -> rendering.Panel:
 
 
 PLOT = rendering.picture("Server time per message", *map(_panel, lives.ALL_SLOTS))
-BENCHMARK = Benchmark("cost", measure, tables, PLOT, lives.add_arguments, summarize)
+CASES = [str(slots) for slots in lives.ALL_SLOTS]
+BENCHMARK = Benchmark("cost", measure, tables, PLOT, None, summarize, numbers=(100_000, 50_000), cases=CASES)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -10,20 +10,19 @@ further worker open, but drops what arrives on them.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import random
 import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
-from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.support import rendering
+from benchmarks.support.children import Child, Line
 from benchmarks.support.harness import Benchmark, Document, Row, say
-from benchmarks.support.meters import Meter, cpu_s, rounded
+from benchmarks.support.meters import Meter, rounded
 from benchmarks.support.servers import Servers, standalone
 from rmq import Delivery, PriorityMessage, RmqClient, Topic, TopicType
 from tests.support.proxy import Proxy
@@ -35,7 +34,7 @@ SCRIPTS = ("cmdstat_evalsha", "cmdstat_eval")
 
 USUAL = 0.9
 """Share of the seconds whose calls count: in another one a worker records the minute, with a call for each slot."""
-NAMES = "idle-{:03}"
+NAMES, END = "idle-{:03}", "end"
 
 SINGLES, BURST = 200, 20_000
 """Messages of a busy topic: one after the other, and at once."""
@@ -46,8 +45,8 @@ def topics_of(number: int, slots: int) -> list[Topic]:
     return [Topic(NAMES.format(each), TopicType.PRIORITY, slots=slots) for each in range(number)]
 
 
-def _work(url: str, topics: Sequence[Topic], idle: str, pipe: Connection) -> None:
-    """Listen to all topics, and answer questions until told to end."""
+def _work(line: Line, url: str, topics: Sequence[Topic], idle: str) -> None:
+    """Listen to all topics; whenever asked, say how many threads there are beside handlers', and what arrived when."""
     arrived: list[tuple[str, float]] = []
 
     def handle(delivery: Delivery) -> None:
@@ -57,44 +56,25 @@ def _work(url: str, topics: Sequence[Topic], idle: str, pipe: Connection) -> Non
         for topic in topics:
             client.listener(topic)(handle)
         client.start(idle=idle)
-        pipe.send("started")
-        while (question := pipe.recv()) != "end":
-            del question
-            pipe.send((threading.active_count() - 1 - len(topics), cpu_s(), list(arrived)))
+        word = line.ready()
+        while word != END:
+            line.report((threading.active_count() - 1 - len(topics), list(arrived)))
+            word = line.hear()
         client.stop(0.0)
 
 
-class Worker:
-    """A process with listeners."""
-
-    def __init__(self, url: str, topics: Sequence[Topic], idle: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(url, topics, idle, theirs), daemon=True)
-        self._process.start()
-        self._pipe.recv()
-
-    def ask(self) -> tuple[int, float, list[tuple[str, float]]]:
-        """Return its threads besides those of handlers, its CPU time, and what arrived when."""
-        self._pipe.send("?")
-        return self._pipe.recv()
-
-    def end(self) -> None:
-        """End it."""
-        self._pipe.send("end")
-        self._process.join(30)
-        self._process.kill()
-
-
 @contextmanager
-def workers(number: int, *args: Any) -> Iterator[list[Worker]]:
-    """Run so many workers."""
-    with ExitStack() as stack:
-        found: list[Worker] = []
-        for _ in range(number):
-            found.append(Worker(*args))
-            stack.callback(found[-1].end)
+def workers(number: int, *args: Any) -> Iterator[list[Child]]:
+    """Run so many workers, each a process with listeners."""
+    found = [Child(_work, *args) for _ in range(number)]
+    try:
+        for child in found:
+            child.wait_ready()
         yield found
+    finally:
+        for child in found:
+            child.go(END)
+            child.end()
 
 
 def measure(options: argparse.Namespace) -> Document:
@@ -123,25 +103,26 @@ def measure(options: argparse.Namespace) -> Document:
     return {"redis": version, "settings": {**settings, "seconds": for_s}, "rows": [row]}
 
 
-def _idle(servers: Servers, running: Sequence[Worker], for_s: float) -> Row:
-    before_s = sum(each.ask()[1] for each in running)
+def _idle(servers: Servers, running: Sequence[Child], for_s: float) -> Row:
+    before_s = sum(each.cpu_s() for each in running)
     with Meter(servers) as meter, servers.connect() as plain:
         counts = [_scripts(plain)]
         for _ in range(int(for_s)):
             time.sleep(1.0)
             counts.append(_scripts(plain))
         connections = len(plain.client_list()) - 2  # this one, and the meter's
-    answers, cost, number = [each.ask() for each in running], meter.cost, len(running)
+    used_s = sum(each.cpu_s() for each in running) - before_s
+    threads, cost, number = [each.ask()[0] for each in running], meter.cost, len(running)
     seconds = sorted(after - before for before, after in pairwise(counts))
     usual = seconds[: int(len(seconds) * USUAL)]
     return {
-        "threads": statistics.mean(answer[0] for answer in answers),
+        "threads": statistics.mean(threads),
         "connections": connections / number,
         "scripts_per_s": rounded(statistics.mean(usual) / number),
         "scripts_with_records_per_s": rounded((counts[-1] - counts[0]) / cost.elapsed_s / number),
         "commands_per_s": rounded(sum(cost.calls.values()) / cost.elapsed_s / number),
         "server_percent": rounded(cost.server_cpu_s / cost.elapsed_s * 100),
-        "worker_percent": rounded((sum(answer[1] for answer in answers) - before_s) / cost.elapsed_s * 100 / number),
+        "worker_percent": rounded(used_s / cost.elapsed_s * 100 / number),
     }
 
 
@@ -157,7 +138,7 @@ def _mute(servers: Servers) -> str:
     return servers.url.replace("://", "://mute:pw@")
 
 
-def _late(what: str, url: str, topics: Sequence[Topic], number: int, running: Sequence[Worker]) -> Row:
+def _late(what: str, url: str, topics: Sequence[Topic], number: int, running: Sequence[Child]) -> Row:
     """Send one message to each of some topics; return how late they were, in seconds."""
     draw, sent = random.Random(1), dict[str, float]()
     with RmqClient(url) as client:
@@ -170,7 +151,7 @@ def _late(what: str, url: str, topics: Sequence[Topic], number: int, running: Se
     while len(late) < len(sent) and time.monotonic() < until_s:
         time.sleep(0.5)
         for worker in running:
-            late |= {content: at_s - sent[content] for content, at_s in worker.ask()[2] if content in sent}
+            late |= {content: at_s - sent[content] for content, at_s in worker.ask()[1] if content in sent}
     found = sorted(late.values())
     return {
         f"{what}_sent": len(sent),
@@ -196,7 +177,7 @@ def _busy(servers: Servers, topics: Sequence[Topic], idle: str, repeats: int) ->
     return row
 
 
-def _run(client: RmqClient, topic: Topic, worker: Worker) -> tuple[float, float]:
+def _run(client: RmqClient, topic: Topic, worker: Child) -> tuple[float, float]:
     """Return the rate of a burst, and the median lateness of single messages, ms."""
     producer, sent = client.producer(topic), dict[str, float]()
     for number in range(SINGLES):
@@ -206,7 +187,7 @@ def _run(client: RmqClient, topic: Topic, worker: Worker) -> tuple[float, float]
         time.sleep(0.01)
     began_s = time.time()
     producer.send_many(PriorityMessage(f"burst {number}", 5) for number in range(BURST))
-    while len(arrived := worker.ask()[2]) < SINGLES + BURST:
+    while len(arrived := worker.ask()[1]) < SINGLES + BURST:
         time.sleep(0.5)
     late = statistics.median((at_s - sent[content]) * 1_000 for content, at_s in arrived if content in sent)
     return BURST / (max(at_s for _, at_s in arrived) - began_s), late

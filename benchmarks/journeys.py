@@ -184,7 +184,7 @@ def measure(options: argparse.Namespace) -> Document:
     """Count modules and frames of one send, one round of a listener, one poll, and one ack."""
     rows: list[Row] = []
     with standalone() as servers:
-        for name in options.only or CASES:
+        for name in options.only:
             with RmqClient(servers.url) as client:
                 journeys = CASES[name](client, options.repeats)
             frames = median(len(journey.steps) for journey in journeys)
@@ -219,11 +219,10 @@ def tables(document: Document) -> str:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
-    parser.add_argument("--only", nargs="+", choices=tuple(CASES), help="some of the calls")
     parser.add_argument("--trace", action="store_true", help="print the frames, each below the one that entered it")
 
 
-BENCHMARK = Benchmark("journeys", measure, tables, None, arguments)
+BENCHMARK = Benchmark("journeys", measure, tables, None, arguments, cases=CASES)
 main = BENCHMARK.main
 
 

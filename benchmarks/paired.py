@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.support import rendering
-from benchmarks.support.harness import ROOT, Benchmark, Document, Row, say
+from benchmarks.support.harness import ROOT, Benchmark, Document, Row, commit, say
 from benchmarks.support.servers import standalone
 
 CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
@@ -140,7 +140,7 @@ def measure(options: argparse.Namespace) -> Document:
                 f"calls {counts[0]:.1f} -> {counts[1]:.1f}, server {row['server_cpu_us_ratio']:.2f}, "
                 f"scripts {row['scripts_us_ratio']:.2f}, commands {row['commands_base']:.3f} -> {row['commands']:.3f}"
             )
-    settings = {"base": _commit(options.base), "load_1min_at_end": round(os.getloadavg()[0], 2)}
+    settings = {"base": commit(options.base), "load_1min_at_end": round(os.getloadavg()[0], 2)}
     return {"settings": settings, "rows": rows}
 
 
@@ -155,12 +155,6 @@ def _ratios(pairs: list[list[dict[str, float]]], counts: list[float]) -> Row:
     row["python_calls_base"], row["python_calls"] = (round(number, 2) for number in counts)
     row["python_calls_ratio"] = round(counts[1] / counts[0], 3)
     return row
-
-
-def _commit(folder: Path) -> str:
-    command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
 
 
 def tables(document: Document) -> str:

@@ -70,7 +70,7 @@ few that the workers keep up: once they lag behind, a claim takes more messages,
 
 def measure(options: argparse.Namespace) -> Document:
     """Send PRIORITY messages in one process and consume them in others at the same time, in each setup in turn."""
-    number = options.number or (20_000 if options.quick else 100_000)
+    number: int = options.number
     places = count()
     with ZooKeeperEnsemble() as zookeeper:
 
@@ -80,7 +80,7 @@ def measure(options: argparse.Namespace) -> Document:
                 place = (zookeeper.hosts, f"/real-{next(places)}") if "owned" in traits else None
                 return run(servers, case, place, number if case.batch else number // SINGLE)
 
-        chosen = OWNERS if options.owners else [each for part in options.parts for each in PARTS[part]]
+        chosen = OWNERS if options.owners else [each for part in options.only for each in PARTS[part]]
         cases = {each.name: partial(measured, each) for each in chosen}
         samples = in_turns("real", options.repeats, cases)
     settings = {"messages": number, "type": "PRIORITY", "content_bytes": 20, "batch": loads.BATCH, "threads": THREADS}
@@ -185,8 +185,6 @@ def _owners_table(document: Document) -> str:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="messages (100,000; quick: 20,000)")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what is varied; all by default")
     parser.add_argument("--owners", action="store_true", help="owners in Redis beside owners in ZooKeeper instead")
 
 
@@ -208,7 +206,7 @@ def _plot(document: Document, path: Path) -> None:
         PLOT(document, path)
 
 
-BENCHMARK = Benchmark("real", measure, tables, _plot, _arguments, summarize)
+BENCHMARK = Benchmark("real", measure, tables, _plot, _arguments, summarize, numbers=(100_000, 20_000), cases=PARTS)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

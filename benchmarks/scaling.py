@@ -31,17 +31,16 @@ def cases() -> list[Case]:
 
 def measure(options: argparse.Namespace) -> Document:
     """Let producers send while workers consume, with each number of nodes."""
-    number = options.number or (50_000 if options.quick else 100_000)
 
     def run(kind: str, nodes: int, producers: int, workers: int, slots: int) -> Figures:
         with some(nodes) as servers:
-            return flow(servers, kind, number, senders=producers, workers=workers, slots=slots)
+            return flow(servers, kind, options.number, senders=producers, workers=workers, slots=slots)
 
     named = {f"{case}": case for case in cases()}
     found = summary(in_turns("scaling", options.repeats, {name: partial(run, *case) for name, case in named.items()}))
     names = ("kind", "nodes", "producers", "workers", "slots")
     rows = [{**dict(zip(names, named[name], strict=True)), **row} for name, row in found.items()]
-    settings = {"messages": number, "batch": loads.BATCH, "type": "PRIORITY"}
+    settings = {"messages": options.number, "batch": loads.BATCH, "type": "PRIORITY"}
     return {
         "settings": settings,
         "rows": rows,
@@ -114,10 +113,6 @@ def _end(row: Row) -> str:
     return f"{row['rate_per_s']:,.0f} ({row['waits_for']})"
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="messages (100,000; quick: 50,000)")
-
-
 COSTS = {"producer": "sender_cpu_us", "worker": "consumer_cpu_us", "server": "server_cpu_us"}
 PLOT = rendering.picture(
     "Scaling",
@@ -134,7 +129,7 @@ PLOT = rendering.picture(
         where=lambda row: row["nodes"] * row["producers"] * row["workers"] == 1 and row["kind"] == KINDS[0],
     ),
 )
-BENCHMARK = Benchmark("scaling", measure, tables, PLOT, _arguments, repeats=3)
+BENCHMARK = Benchmark("scaling", measure, tables, PLOT, repeats=3, numbers=(100_000, 50_000))
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ KIND = TopicType.RANGE_MERGE
 
 def measure(options: argparse.Namespace) -> Document:
     """Write a generated frame with the sink, and send the same with the core, in turns; with 1 and 2 tasks."""
-    number = options.number or (200_000 if options.quick else 1_000_000)
+    number: int = options.number
     singles = number // 25
     with standalone() as servers, spark_session(2) as session:
 
@@ -142,10 +142,6 @@ def tables(document: Document) -> str:
     )
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="rows (1,000,000; quick: 200,000)")
-
-
 def _drawn(row: Row) -> bool:
     return row["what"] not in ("generate", "one command a row")
 
@@ -155,7 +151,7 @@ PLOT = rendering.picture(
     rendering.Panel("rows/s", "{what}\n{tasks} at once", {"": "rate_per_s"}, where=_drawn, digits=0),
     rendering.Panel("of send_many", "{what}\n{tasks} at once", {"": "of_send_many"}, where=_drawn, digits=2),
 )
-BENCHMARK = Benchmark("spark", measure, tables, PLOT, _arguments)
+BENCHMARK = Benchmark("spark", measure, tables, PLOT, numbers=(1_000_000, 200_000))
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ LIMIT_S = 600
 
 def measure(options: argparse.Namespace) -> Document:
     """Drain a backlog with a streaming query, and with the core's batch listener, in turns; with 1 and 2 tasks."""
-    number = options.number or (100_000 if options.quick else 600_000)
-    batch = options.batch or number // 2
+    number: int = options.number
+    batch = number // 2
     with standalone() as servers, spark_session(2) as session:
         _fill(servers, loads.PLAIN, TINY)
         drain(_source(session, servers, loads.PLAIN, 2, batch))  # starts the Python workers
@@ -194,18 +194,13 @@ def tables(document: Document) -> str:
     )
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="messages (600,000; quick: 100,000)")
-    parser.add_argument("--batch", type=int, help="messages of a micro-batch (half of all)")
-
-
 COSTS = {"client": "client_cpu_us", "server": "server_cpu_us"}
 PLOT = rendering.picture(
     "Spark's streaming source",
     rendering.Panel("messages/s", "{what}\n{tasks} at once", {"": "rate_per_s"}, digits=0),
     rendering.Panel("CPU, µs a message", "{what}\n{tasks} at once", COSTS),
 )
-BENCHMARK = Benchmark("spark_source", measure, tables, PLOT, _arguments)
+BENCHMARK = Benchmark("spark_source", measure, tables, PLOT, numbers=(600_000, 100_000))
 main = BENCHMARK.main
 
 if __name__ == "__main__":

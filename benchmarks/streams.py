@@ -113,13 +113,13 @@ UNACKED = {"latency": 0, "latency-unacked": 50}
 
 def measure(options: argparse.Namespace) -> Document:
     """Measure each on a Redis of its own; `--quick` does a tenth of everything."""
-    number = 2_000 if options.quick else 20_000
+    number: int = options.number
 
     def run(name: str) -> Figures:
         with standalone() as server:
             return latency(server, number, PER_SECOND, UNACKED[name] * number)
 
-    samples = in_turns("streams", options.repeats, {name: partial(run, name) for name in options.names})
+    samples = in_turns("streams", options.repeats, {name: partial(run, name) for name in options.only})
     return {"settings": {"per_second": PER_SECOND}, "samples": samples}
 
 
@@ -150,11 +150,9 @@ def _late(row: Row) -> list[tuple[str, ...]]:
     ]
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--names", nargs="+", choices=UNACKED, default=list(UNACKED), help="only these; all by default")
-
-
-BENCHMARK = Benchmark("streams", measure, tables, None, _arguments, summarize, repeats=1)
+BENCHMARK = Benchmark(
+    "streams", measure, tables, summarize=summarize, repeats=1, numbers=(20_000, 2_000), cases=UNACKED
+)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -34,17 +34,22 @@ MOST_GROWTH, LEAST_SENT = 0.01, 0.98
 
 def measure(options: argparse.Namespace) -> Document:
     """Send in one process and consume in another: as fast as they can, in turns, and at the highest rate that holds."""
-    number = options.number or (100_000 if options.quick else 600_000)
 
     def run(kind: str) -> Figures:
         with standalone() as servers:
-            return flow(servers, kind, number // (4 if KINDS[kind].cargo else 1))
+            return flow(servers, kind, options.number // (4 if KINDS[kind].cargo else 1))
 
     samples = in_turns("throughput", options.repeats, {kind: partial(run, kind) for kind in options.only})
     if options.singles:
         samples += singles(2_000 if options.quick else 10_000, options.repeats)
     lengths_s = LENGTHS_S[options.quick]
-    settings = {"messages": number, "content_bytes": 20, "batch": loads.BATCH, "slots": SLOTS, "delay_ms": DELAY_MS}
+    settings = {
+        "messages": options.number,
+        "content_bytes": 20,
+        "batch": loads.BATCH,
+        "slots": SLOTS,
+        "delay_ms": DELAY_MS,
+    }
     found = {"settings": settings | {"lengths_s": lengths_s}, "samples": samples}
     return found | ({"held": [steady(kind, *lengths_s) for kind in options.hold]} if options.hold else {})
 
@@ -187,8 +192,6 @@ def tables(document: Document) -> str:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="messages (600,000; quick: 100,000)")
-    parser.add_argument("--only", nargs="*", choices=KINDS, default=list(KINDS), help="only these kinds, or none")
     parser.add_argument("--hold", nargs="*", choices=KINDS, default=HELD, help="the kinds whose rate is searched")
     parser.add_argument(
         "--singles", action=argparse.BooleanOptionalAction, default=True, help="single sends, too, beside bare ZADD"
@@ -200,7 +203,8 @@ PLOT = rendering.picture(
     rendering.Panel("thousand messages per second", "{type}", {"end to end": "both_rate_per_s"}, each=1_000),
     rendering.Panel("thousand calls per second", "{what}", {"one a call": "rate_per_s"}, "singles", each=1_000),
 )
-BENCHMARK = Benchmark("throughput", measure, tables, PLOT, _arguments, summarize)
+SIZES = (600_000, 100_000)
+BENCHMARK = Benchmark("throughput", measure, tables, PLOT, _arguments, summarize, numbers=SIZES, cases=KINDS)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -25,10 +25,9 @@ TABLES = (
 
 def measure(options: argparse.Namespace) -> Document:
     """Enqueue and process with each peer in each of its ways."""
-    number = options.number or (500 if options.quick else 2_000)
     peers: dict[str, Peer] = {}
     absent: dict[str, str] = {}
-    for name in options.only or run.NAMES:
+    for name in options.only:
         peer = run.load(name)
         try:
             run.environment(name, peer).install()
@@ -44,13 +43,13 @@ def measure(options: argparse.Namespace) -> Document:
                 for turn in range(max(len(peer.sends), len(peer.works))):
                     say(f"peers: repeat {repeat + 1} of {options.repeats}, {peer.name}, {turn + 1}")
                     try:
-                        samples += _turn(servers, name, peer, turn, repeat, number * peer.times)
+                        samples += _turn(servers, name, peer, turn, repeat, options.number * peer.times)
                     except (RuntimeError, OSError) as error:
                         failed[f"{peer.name}, {turn + 1}"] = str(error)
                         say(f"peers: {name} failed: {error}")
     return {
         "redis": servers.version,
-        "settings": {"jobs": number, "content_bytes": 20, "due_s": run.DUE_S, "late_per_s": run.LATE_PER_S},
+        "settings": {"jobs": options.number, "content_bytes": 20, "due_s": run.DUE_S, "late_per_s": run.LATE_PER_S},
         "peers": {
             name: {**asdict(peer), "version": run.environment(name, peer).version()} for name, peer in peers.items()
         },
@@ -117,9 +116,4 @@ def _table(document: Document, *, bulk: bool, delayed: bool) -> str:
     return rendering.listed(rows, *columns, ("settings", "{how}"))
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--number", type=int, help="jobs (2,000; quick: 500); more for queues that are quick")
-    parser.add_argument("--only", nargs="+", choices=run.NAMES, help="only these peers")
-
-
-BENCHMARK = Benchmark("peers", measure, tables, arguments=_arguments, repeats=3)
+BENCHMARK = Benchmark("peers", measure, tables, repeats=3, numbers=(2_000, 500), cases=run.NAMES)

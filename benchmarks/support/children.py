@@ -8,6 +8,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+import psutil
+
 from rmq._processes.frozen_objects import freeze_objects
 
 _START_LIMIT_S = 60.0
@@ -36,6 +38,11 @@ class Child:
         """Let it go on: its `line.ready()` returns this word."""
         self._pipe.send(word)
 
+    def ask(self, word: Any = None) -> Any:
+        """Let it go on, and return what it says next."""
+        self.go(word)
+        return self._receive(_START_LIMIT_S)
+
     def news(self) -> list[Any]:
         """Return what it has reported since; does not wait."""
         found: list[Any] = []
@@ -53,8 +60,17 @@ class Child:
     def end(self) -> None:
         """End the process, whatever it does."""
         self._process.join(2)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the process at once (SIGKILL)."""
         self._process.kill()
         self._process.join()
+
+    def cpu_s(self) -> float:
+        """Return the CPU time that the process has used, seconds."""
+        times = psutil.Process(self._process.pid).cpu_times()
+        return times.user + times.system
 
     def _receive(self, timeout_s: float, wanted: str | None = None) -> Any:
         while True:

@@ -9,7 +9,7 @@ import platform
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -46,6 +46,8 @@ class Benchmark:
         summarize: Works out from `samples` what else the document holds. Whoever has it can be measured in parts: with
             `--add` the samples of a run join those of the result that is there.
         repeats: How often each case is measured unless `--repeats` says so.
+        numbers: How many messages are measured, and in a first look, unless `--number` says so.
+        cases: What `--only` chooses from.
     """
 
     name: str
@@ -55,6 +57,8 @@ class Benchmark:
     arguments: Callable[[argparse.ArgumentParser], None] | None = None
     summarize: Callable[[Document], Document] | None = None
     repeats: int = 5
+    numbers: tuple[int, int] | None = None
+    cases: Collection[str] = ()
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Measure, save, plot, print; return the exit code."""
@@ -69,9 +73,16 @@ class Benchmark:
         if self.summarize is not None:
             parser.add_argument("--add", action="store_true", help="add these repeats to the result that is there")
         parser.add_argument("--json", action="store_true", help="print the result as JSON instead of tables")
+        if self.numbers is not None:
+            usual, few = (f"{number:,}" for number in self.numbers)
+            parser.add_argument("--number", type=int, help=f"messages of each measurement ({usual}; quick: {few})")
+        if self.cases:
+            parser.add_argument("--only", nargs="*", choices=self.cases, default=list(self.cases), help="some cases")
         if self.arguments is not None:
             self.arguments(parser)
         options = parser.parse_args(argv)
+        if self.numbers is not None:
+            options.number = options.number or self.numbers[options.quick]
         options.repeats = options.repeats or (min(3, self.repeats) if options.quick else self.repeats)
         _end_in_order()
         freeze_objects()  # as `client.run` does
@@ -120,7 +131,10 @@ def results_folder(*, first_look: bool) -> Path:
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine and the software, without names of hosts or folders."""
+    """Describe the machine and the software, without names of hosts or folders.
+
+    The commit is the one measured, with `+` when files that matter were changed since.
+    """
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -130,7 +144,7 @@ def machine() -> dict[str, Any]:
         "redis_py": _version("redis"),
         "hiredis": _version("hiredis"),
         "rmq": _version("rmq"),
-        "commit": _commit(),
+        "commit": commit() + ("+" if _git(ROOT, "status", "--porcelain", "rmq", "lua") else ""),
         LOAD: round(os.getloadavg()[0], 2),
     }
 
@@ -163,14 +177,15 @@ def _cpu_model() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def _commit() -> str:
-    """The commit measured, with `+` when files that matter were changed since."""
+def commit(folder: Path = ROOT) -> str:
+    """Return the commit of a checkout."""
+    return _git(folder, "rev-parse", "--short", "HEAD") or "unknown"
+
+
+def _git(folder: Path, *args: str) -> str:
     try:
-        return _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "rmq", "lua") else "")
+        return subprocess.run(
+            ["git", "-C", str(folder), *args], capture_output=True, text=True, check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def _git(*args: str) -> str:
-    command = ["git", "-C", str(ROOT), *args]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return ""

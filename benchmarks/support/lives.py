@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import threading
 import time
@@ -138,16 +137,3 @@ def _figures(number: int, sending: Cost, what: str, claiming: Cost, *commands: s
     life = {key: parts[0][key] + parts[1][key] for key in parts[0]}
     life["rate_per_s"] = 1 / sum(1 / part["rate_per_s"] for part in parts)
     return {SEND: parts[0], what: parts[1], LIFE: life}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Let the command line say how many messages live, in topics of how many slots."""
-    parser.add_argument("--number", type=int, help="messages (100,000; quick: 50,000)")
-    parser.add_argument(
-        "--slots",
-        nargs="*",
-        type=int,
-        choices=ALL_SLOTS,
-        default=list(ALL_SLOTS),
-        help="all by default; none: only what messages carry",
-    )
