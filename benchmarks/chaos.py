@@ -19,7 +19,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -144,18 +144,6 @@ def faults_of(report: Report, case: Case) -> list[str]:
     return [f"{what}: {number}" for what, number in wrong.items() if number]
 
 
-@contextmanager
-def folder_for(name: str, keep: Path | None) -> Iterator[Path]:
-    """Give a folder for the ledger and the logs of a case."""
-    if keep is not None:
-        path = keep / name.replace(" ", "-").replace(",", "")
-        path.mkdir(parents=True, exist_ok=True)
-        yield path
-        return
-    with tempfile.TemporaryDirectory(prefix="rmq-chaos-") as path:
-        yield Path(path)
-
-
 def main() -> None:
     """Run the cases, print and write what came of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -173,18 +161,20 @@ def main() -> None:
     reports: list[Report] = []
     failed = False
     with ExitStack() as stack:
+        kept: Path = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rmq-chaos-")))
         servers = Servers(options.servers, options.owners, stack)
         for number, case in enumerate(servers.cases()):
             if options.only and not any(case.name.startswith(name) for name in options.only):
                 continue
-            with folder_for(case.name, options.keep) as folder:
-                try:
-                    report = run(case, servers, folder, number)
-                except AssertionError:
-                    traceback.print_exc()
-                    print(f"{case.name}: FAILED", flush=True)
-                    failed = True
-                    continue
+            folder = kept / case.name.replace(" ", "-").replace(",", "")
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                report = run(case, servers, folder, number)
+            except AssertionError:
+                traceback.print_exc()
+                print(f"{case.name}: FAILED", flush=True)
+                failed = True
+                continue
             reports.append(report)
             wrong = faults_of(report, case)
             failed = failed or bool(wrong)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import redis
@@ -102,7 +103,7 @@ def _send_many(line: Line, url: str, first: int, number: int) -> float:
         producer = client.producer(loads.topic(KIND, SLOTS))
         line.ready()
         before_s = cpu_s()
-        producer.send_many(loads.merge_messages(found, DELAY_MS))
+        producer.send_many(loads.messages(KIND, found, repeat(DELAY_MS)))
         return cpu_s() - before_s
 
 

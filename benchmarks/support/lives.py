@@ -123,13 +123,12 @@ def _pull(servers: Servers, client: RmqClient, topic: Topic, number: int) -> Cos
 def _messages(topic_type: TopicType, contents: Sequence[bytes]) -> tuple[Iterator[loads.Message], Callable[[], float]]:
     """Return the messages, and when all of them are due (epoch seconds, asked after the send)."""
     number = len(contents)
-    if topic_type is TopicType.PRIORITY:
-        return loads.priority_messages(contents, loads.priorities(number)), time.time
-    if topic_type is TopicType.RANGE_MERGE:
-        return loads.merge_messages(contents, MERGE_RANGE_MS), lambda: time.time() + MERGE_RANGE_MS / 1000 + 0.1
+    if topic_type is not TopicType.FIXED_TIME:
+        after_s = MERGE_RANGE_MS / 1000 + 0.1 if topic_type.timed else 0
+        return loads.soon(topic_type, contents, loads.priorities(number), MERGE_RANGE_MS), lambda: time.time() + after_s
     first_ms = int(time.time() * 1000) + 1_000 + number // 60  # ahead even where only 60,000/s are sent
     times = loads.due_times(number, first_ms, FIXED_SPREAD_MS)
-    return loads.fixed_messages(contents, times), lambda: (first_ms + FIXED_SPREAD_MS) / 1000 + 0.1
+    return loads.messages(topic_type, contents, times), lambda: (first_ms + FIXED_SPREAD_MS) / 1000 + 0.1
 
 
 def _figures(number: int, sending: Cost, what: str, claiming: Cost, *commands: str) -> Figures:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle, repeat
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -70,32 +71,24 @@ def due_times(number: int, first_ms: int, spread_ms: int) -> list[int]:
     return [first_ms + draw.randrange(spread_ms) for _ in range(number)]
 
 
-def merge_messages(contents: Iterable[bytes], time_range_ms: int) -> Iterator[Message]:
-    """Yield merge messages with one time range, as a program would send them."""
-    return (RangeMergeMessage(content, time_range_ms=time_range_ms) for content in contents)
-
-
-def priority_messages(contents: Iterable[bytes], priorities: Iterable[int]) -> Iterator[Message]:
-    """Yield priority messages."""
-    return (PriorityMessage(content, priority) for content, priority in zip(contents, priorities, strict=False))
-
-
-def fixed_messages(contents: Iterable[bytes], times_ms: Iterable[int]) -> Iterator[Message]:
-    """Yield fixed-time messages."""
-    return (
-        FixedTimeMessage(content, fixed_time_ms=time_ms) for content, time_ms in zip(contents, times_ms, strict=False)
-    )
+def messages(topic_type: TopicType, contents: Iterable[bytes], values: Iterable[int]) -> Iterator[Message]:
+    """Yield messages with priorities, time ranges (ms) or fixed times (epoch ms), as a program would make them."""
+    pairs = zip(contents, values, strict=False)
+    if topic_type is TopicType.PRIORITY:
+        return (PriorityMessage(content, priority) for content, priority in pairs)
+    if topic_type is TopicType.RANGE_MERGE:
+        return (RangeMergeMessage(content, time_range_ms=range_ms) for content, range_ms in pairs)
+    return (FixedTimeMessage(content, fixed_time_ms=time_ms) for content, time_ms in pairs)
 
 
 def soon(
     topic_type: TopicType, contents: Iterable[bytes], priorities: Sequence[int], delay_ms: int
 ) -> Iterator[Message]:
     """Yield messages that are due after `delay_ms` (PRIORITY: at once), for consumers that run beside the sender."""
-    if topic_type is TopicType.PRIORITY:
-        return (PriorityMessage(content, priorities[n % len(priorities)]) for n, content in enumerate(contents))
-    if topic_type is TopicType.RANGE_MERGE:
-        return merge_messages(contents, delay_ms)
-    return (FixedTimeMessage(content, fixed_time_ms=int(time.time() * 1000) + delay_ms) for content in contents)
+    values: Iterable[int] = cycle(priorities) if topic_type is TopicType.PRIORITY else repeat(delay_ms)
+    if topic_type is TopicType.FIXED_TIME:
+        values = (int(time.time() * 1000) + delay_ms for _ in repeat(None))
+    return messages(topic_type, contents, values)
 
 
 def soon_in_columns(topic_type: TopicType, number: int, priorities: Sequence[int], delay_ms: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from itertools import count, cycle
@@ -20,19 +20,8 @@ from typing import Any
 
 import redis
 
-from rmq import (
-    Collect,
-    FixedTimeMessage,
-    Merge,
-    PriorityMessage,
-    RangeMergeMessage,
-    RmqClient,
-    StreamMessage,
-    Sum,
-    Topic,
-    TopicType,
-    aio,
-)
+import rmq
+from rmq import Collect, Merge, RangeMergeMessage, RmqClient, Sum, Topic, TopicType, aio
 
 WAIT_S = 60.0
 BATCH = 500
@@ -43,10 +32,6 @@ MERGES = {
     "unique": (Merge(Collect(unique=True)), b"item"),
 }
 """Name -> how a topic merges, and the body of its messages."""
-
-RANGE = "time_range_ms" if hasattr(RangeMergeMessage, "time_range_ms") else "time_range"
-TIME = "fixed_time_ms" if hasattr(FixedTimeMessage, "fixed_time_ms") else "fixed_time"
-"""Arguments for numbers of ms: an earlier checkout took them without a unit in the name."""
 
 _numbers = count(1)
 
@@ -89,14 +74,15 @@ class Meter:
         stats, cpu = self._admin.info("commandstats"), self._admin.info("cpu")
         found = {"server_cpu_us": (cpu["used_cpu_user"] + cpu["used_cpu_sys"]) * 1e6}
         calls = {name.removeprefix("cmdstat_"): each for name, each in stats.items()}
-        own = {name: each for name, each in calls.items() if not name.startswith(("info", "client", "hello"))}
-        found["scripts_us"] = sum(each["usec"] for name, each in own.items() if name == "evalsha")
-        found["scripts"] = sum(each["calls"] for name, each in own.items() if name == "evalsha")
-        found["commands"] = sum(each["calls"] for name, each in own.items() if name != "evalsha")
+        scripts: dict[str, float] = calls.pop("evalsha", {"usec": 0, "calls": 0})
+        found["scripts_us"], found["scripts"] = scripts["usec"], scripts["calls"]
+        own = [each["calls"] for name, each in calls.items() if not name.startswith(("info", "client", "hello"))]
+        found["commands"] = sum(own)
         return found
 
 
-Load = Callable[[str, Meter, int, dict[str, Any]], None]
+Load = Callable[..., None]
+"""Takes the URL, a meter, a number of messages, and the options of a case by name."""
 
 
 def topic_of(kind: str, slots: int, merge: str | None = None) -> Topic:
@@ -113,24 +99,31 @@ def messages(
     """
     contents = [b"order:%014d" % (index // sends * 48_271 % 100_000_007) for index in range(number)]
     payload: Any = MERGES[merge][1] if merge else b'{"customer": 4711, "total": "12.50"}' if body else None
+    if kind == "PRIORITY":
+        numbered = enumerate(contents)
+        return [rmq.PriorityMessage(each, 1_000 + index * 7 % 900, body=payload) for index, each in numbered]
     if kind == "STREAM":
-        return [StreamMessage(content, body=payload) for content in contents]
+        return [rmq.StreamMessage(content, body=payload) for content in contents]
     if kind == "RANGE_MERGE":
-        after: Any = {RANGE: 1 if due else 3_600_000}
-        return [RangeMergeMessage(content, body=payload, **after) for content in contents]
-    if kind == "FIXED_TIME":
-        at_ms = int(time.time() * 1000) + (1_000 if due else 3_600_000)
-        at: Any = {TIME: at_ms}
-        return [FixedTimeMessage(content, body=payload, **at) for content in contents]
-    return [PriorityMessage(content, 1_000 + index * 7 % 900, body=payload) for index, content in enumerate(contents)]
+        range_ms = 1 if due else 3_600_000
+        return [RangeMergeMessage(content, time_range_ms=range_ms, body=payload) for content in contents]
+    at_ms = int(time.time() * 1000) + (1_000 if due else 3_600_000)
+    return [rmq.FixedTimeMessage(content, fixed_time_ms=at_ms, body=payload) for content in contents]
 
 
-def send(url: str, meter: Meter, number: int, options: dict[str, Any], *, many: bool = False) -> None:
+def group_of(kind: str) -> dict[str, Any]:
+    """Return the options of who consumes such a topic."""
+    return {"group": GROUP, "start": "all"} if kind == "STREAM" else {}
+
+
+def send(
+    url: str, meter: Meter, number: int, *, kind: str = "PRIORITY", slots: int = 1, body: bool = False,
+    merge: str | None = None, many: bool = False,
+) -> None:  # fmt: skip
     """Send messages that were made beforehand, one after the other or at once."""
-    kind, slots, merge = options.get("kind", "PRIORITY"), options.get("slots", 1), options.get("merge")
     with RmqClient(url) as client:
         producer = client.producer(topic_of(kind, slots, merge))
-        each = messages(kind, number + 1, options.get("body", False), merge=merge, sends=2 if merge else 1)
+        each = messages(kind, number + 1, body, merge=merge, sends=2 if merge else 1)
         producer.send(each.pop())
         with meter.on():
             if many:
@@ -140,42 +133,41 @@ def send(url: str, meter: Meter, number: int, options: dict[str, Any], *, many: 
                 producer.send(message)
 
 
-def send_made(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
+def send_made(url: str, meter: Meter, number: int, *, slots: int, ranges: int) -> None:
     """Make messages whose time range is a duration, and send them at once."""
-    ranges = [timedelta(seconds=seconds) for seconds in range(1, 1 + options["ranges"])]
+    durations = [timedelta(seconds=seconds) for seconds in range(1, 1 + ranges)]
     with RmqClient(url) as client:
-        producer = client.producer(topic_of("RANGE_MERGE", options["slots"]))
-        producer.send(RangeMergeMessage(b"first", ranges[0]))
+        producer = client.producer(topic_of("RANGE_MERGE", slots))
+        producer.send(RangeMergeMessage(b"first", durations[0]))
         contents = [b"order:%014d" % index for index in range(number)]
         with meter.on():
-            producer.send_many(RangeMergeMessage(c, r) for c, r in zip(contents, cycle(ranges), strict=False))
+            producer.send_many(RangeMergeMessage(c, r) for c, r in zip(contents, cycle(durations), strict=False))
 
 
-def poll(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
+def poll(
+    url: str, meter: Meter, number: int, *, batch: int, kind: str = "PRIORITY", slots: int = 1, body: bool = False,
+    merge: str | None = None,
+) -> None:  # fmt: skip
     """Poll and ack in batches."""
-    kind, slots, batch = options.get("kind", "PRIORITY"), options.get("slots", 1), options["batch"]
-    with ExitStack() as stack:
-        client = stack.enter_context(RmqClient(url))
-        merge = options.get("merge")
-        topic = topic_of(kind, slots, merge)
-        group: dict[str, Any] = {"group": GROUP, "start": "all"} if kind == "STREAM" else {}
-        client.producer(topic).send_many(messages(kind, number, options.get("body", False), due=True, merge=merge))
+    topic = topic_of(kind, slots, merge)
+    with RmqClient(url) as client:
+        client.producer(topic).send_many(messages(kind, number, body, due=True, merge=merge))
         if kind == "FIXED_TIME":
             time.sleep(1.1)
-        consumer = stack.enter_context(client.consumer(topic, **group))
-        left = number
-        with meter.on():
-            while left:
-                found = consumer.poll(min(batch, left), 5.0)
-                consumer.ack(found)
-                left -= len(found)
+        with client.consumer(topic, **group_of(kind)) as consumer:
+            left = number
+            with meter.on():
+                while left:
+                    found = consumer.poll(min(batch, left), 5.0)
+                    consumer.ack(found)
+                    left -= len(found)
 
 
-def claim(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
+def claim(url: str, meter: Meter, number: int, *, body: bool) -> None:
     """Claim one message at a time, one call right after the other: the call of a poll, repeated in one pipeline."""
     with RmqClient(url) as client, redis.Redis.from_url(url, decode_responses=True) as admin:
         topic = topic_of("PRIORITY", 1)
-        client.producer(topic).send_many(messages("PRIORITY", number + 2, options["body"]))
+        client.producer(topic).send_many(messages("PRIORITY", number + 2, body))
         consumer = client.consumer(topic)
         consumer.poll(1, 5.0)
         with admin.monitor() as watched:
@@ -189,11 +181,10 @@ def claim(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
             pipeline.execute()
 
 
-def listen(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
+def listen(
+    url: str, meter: Meter, number: int, *, batch: int | None = None, kind: str = "PRIORITY", slots: int = 1
+) -> None:
     """Listen with one thread and a handler that does nothing."""
-    kind, slots = options.get("kind", "PRIORITY"), options.get("slots", 1)
-    batch = options.get("batch")
-    group: dict[str, Any] = {"group": GROUP, "start": "all"} if kind == "STREAM" else {}
     finished, seen = threading.Event(), 0
     with RmqClient(url) as client:
         topic = topic_of(kind, slots)
@@ -205,7 +196,7 @@ def listen(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None
             if seen >= number:
                 finished.set()
 
-        client.listener(topic, batch=batch, **group)(handle)
+        client.listener(topic, batch=batch, **group_of(kind))(handle)
         with meter.on():
             client.start()
             if not finished.wait(WAIT_S):
@@ -213,16 +204,11 @@ def listen(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None
             client.stop()
 
 
-def listen_aio(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
+async def listen_aio(url: str, meter: Meter, number: int, *, batch: int | None = None, slots: int = 1) -> None:
     """Listen in a task, with a handler that does nothing."""
-    asyncio.run(_listen_aio(url, meter, number, options))
-
-
-async def _listen_aio(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
-    batch = options.get("batch")
     finished, seen = asyncio.Event(), 0
     async with aio.RmqClient(url) as client:
-        topic = topic_of("PRIORITY", options.get("slots", 1))
+        topic = topic_of("PRIORITY", slots)
         await (await client.producer(topic)).send_many(messages("PRIORITY", number))
 
         async def handle(found: Any) -> None:
@@ -245,7 +231,7 @@ LOADS: dict[str, Load] = {
     "poll": poll,
     "claim": claim,
     "listen": listen,
-    "listen_aio": listen_aio,
+    "listen_aio": lambda *args, **options: asyncio.run(listen_aio(*args, **options)),
 }
 
 
@@ -258,7 +244,7 @@ def main() -> int:
             order = json.loads(line)
             admin.flushall()
             meter = Meter(admin, order["counting"])
-            LOADS[order["load"]](url, meter, order["number"], order["options"])
+            LOADS[order["load"]](url, meter, order["number"], **order["options"])
             print(json.dumps({name: value / order["number"] for name, value in meter.cost.items()}), flush=True)
     return 0
 

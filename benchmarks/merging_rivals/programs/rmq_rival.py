@@ -9,43 +9,29 @@ from datetime import timedelta
 
 from rival import case, handle, obey
 
-from rmq import (
-    Collect,
-    Delivery,
-    LadderRetry,
-    Merge,
-    Newest,
-    RangeMergeMessage,
-    RmqClient,
-    Sliding,
-    Sum,
-    Topic,
-    TopicType,
-)
+import rmq
+from rmq import RangeMergeMessage
 
 CASE = case()
 LEASE = timedelta(seconds=20)
 """As long as the rivals' visibility timeouts."""
-REDUCERS = {"newest": Newest(), "sum": Sum(), "all": Collect()}
-TOPIC = Topic(
+REDUCERS = {"newest": rmq.Newest(), "sum": rmq.Sum(), "all": rmq.Collect()}
+WINDOW = rmq.Sliding(f"{CASE.quiet_ms}ms", max_wait=f"{CASE.max_wait_ms}ms")
+TOPIC = rmq.Topic(
     "rival",
-    TopicType.RANGE_MERGE,
+    rmq.TopicType.RANGE_MERGE,
     lease=LEASE,
-    retry=LadderRetry((f"{CASE.retry_ms}ms",)),
-    merge=Merge(reduce=REDUCERS[CASE.kind], window=Sliding(f"{CASE.quiet_ms}ms", max_wait=f"{CASE.max_wait_ms}ms")),
+    retry=rmq.LadderRetry((f"{CASE.retry_ms}ms",)),
+    merge=rmq.Merge(reduce=REDUCERS[CASE.kind], window=WINDOW),
 )
-client = RmqClient(CASE.url)
+client = rmq.RmqClient(CASE.url)
 
 
 def send(key: str, number: int, value: int) -> None:
     """Send a value by its version, a number to add, or an item."""
-    if CASE.kind == "sum":
-        message = RangeMergeMessage(key, body=value)
-    elif CASE.kind == "newest":
-        message = RangeMergeMessage(key, body=json.dumps([number, value]), version=number)
-    else:
-        message = RangeMergeMessage(key, body=json.dumps([number, value]))
-    client.producer(TOPIC).send(message)
+    body = value if CASE.kind == "sum" else json.dumps([number, value])
+    version = number if CASE.kind == "newest" else None
+    client.producer(TOPIC).send(RangeMergeMessage(key, body=body, version=version))
 
 
 def work() -> None:
@@ -58,7 +44,7 @@ def work() -> None:
     client.close()
 
 
-def update(delivery: Delivery) -> None:
+def update(delivery: rmq.Delivery) -> None:
     """Handle what the sends of a key became."""
     key = delivery.content.decode()
     if CASE.kind == "sum":
