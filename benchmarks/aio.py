@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from functools import partial
 from itertools import count
 from typing import Any
@@ -23,7 +23,6 @@ BATCH = 1_000
 TASKS = 100
 """Tasks, and threads on the plain side, that send or handle one message at a time beside each other."""
 
-SIDES = ("threads", "asyncio")
 FLOOR = 0.8
 """Share of the plain rate that the asyncio side has to reach with batches."""
 
@@ -35,16 +34,13 @@ def measure(options: argparse.Namespace) -> Document:
     number: int = options.number
     with standalone() as servers:
 
-        def run(work: Work, part: int) -> Figures:
+        def run(name: str, side: Side) -> Figures:
             servers.flush()
-            wall_s, used_s = work(servers.url, part)
+            part = number if "batches" in name else number // 20
+            wall_s, used_s = side.run(WORK[name], servers.url, part)
             return {"per_s": part / wall_s, "cpu_us": used_s * 1e6 / part}
 
-        cases = {
-            f"{name}; {side}": partial(run, work, number if "batches" in name else number // 20)
-            for name, works in WORK.items()
-            for side, work in zip(SIDES, works, strict=True)
-        }
+        cases = {f"{name}; {who}": partial(run, name, side) for name in WORK for who, side in SIDES.items()}
         samples = in_turns("aio", options.repeats, cases)
     found = summary(samples)
     rows: list[Row] = [
@@ -65,7 +61,6 @@ def measure(options: argparse.Namespace) -> Document:
 
 
 Taken = tuple[float, float]
-Work = Callable[[str, int], Taken]
 
 
 class Watch:
@@ -79,106 +74,8 @@ class Watch:
         return time.perf_counter() - self._from_s, cpu_s() - self._cpu_from_s
 
 
-def _topic() -> Topic:
-    return Topic(f"aio-{next(_numbers)}", TopicType.PRIORITY, slots=SLOTS)
-
-
-def _messages(number: int) -> Iterator[PriorityMessage]:
-    return (PriorityMessage(f"m{index}", 100) for index in range(number))
-
-
-def _plain(work: Callable[[RmqClient, Topic, int], Taken]) -> Work:
-    def timed(url: str, number: int) -> Taken:
-        with RmqClient(url) as client:
-            return work(client, _topic(), number)
-
-    return timed
-
-
-def _awaited(work: Callable[[aio.RmqClient, Topic, int], Awaitable[Taken]]) -> Work:
-    async def timed(url: str, number: int) -> Taken:
-        async with aio.RmqClient(url) as client:
-            return await work(client, _topic(), number)
-
-    return lambda url, number: asyncio.run(timed(url, number))
-
-
-@_plain
-def _send_many(client: RmqClient, topic: Topic, number: int) -> Taken:
-    producer = client.producer(topic)
-    watch = Watch()
-    producer.send_many(_messages(number))
-    return watch.taken()
-
-
-@_awaited
-async def _send_many_aio(client: aio.RmqClient, topic: Topic, number: int) -> Taken:
-    producer = await client.producer(topic)
-    watch = Watch()
-    await producer.send_many(_messages(number))
-    return watch.taken()
-
-
-@_plain
-def _poll(client: RmqClient, topic: Topic, number: int) -> Taken:
-    client.producer(topic).send_many(_messages(number))
-    with client.consumer(topic) as consumer:
-        watch, left = Watch(), number
-        while left:
-            deliveries = consumer.poll(BATCH, 5.0)
-            consumer.ack(deliveries)
-            left -= len(deliveries)
-        return watch.taken()
-
-
-@_awaited
-async def _poll_aio(client: aio.RmqClient, topic: Topic, number: int) -> Taken:
-    await (await client.producer(topic)).send_many(_messages(number))
-    async with await client.consumer(topic) as consumer:
-        watch, left = Watch(), number
-        while left:
-            deliveries = await consumer.poll(BATCH, 5.0)
-            await consumer.ack(deliveries)
-            left -= len(deliveries)
-        return watch.taken()
-
-
-def _listener(**options: Any) -> Work:
-    @_plain
-    def listen(client: RmqClient, topic: Topic, number: int) -> Taken:
-        client.producer(topic).send_many(_messages(number))
-        done: list[int] = []
-
-        @client.listener(topic, **options)
-        def handle(deliveries: Any) -> None:
-            done.append(len(deliveries) if "batch" in options else 1)
-
-        watch = Watch()
-        client.start()
-        while sum(done) < number:
-            time.sleep(0.005)
-        return watch.taken()
-
-    return listen
-
-
-def _listener_aio(**options: Any) -> Work:
-    @_awaited
-    async def listen(client: aio.RmqClient, topic: Topic, number: int) -> Taken:
-        await (await client.producer(topic)).send_many(_messages(number))
-        done: list[int] = []
-
-        @client.listener(topic, **options)
-        async def handle(deliveries: Any) -> None:
-            done.append(len(deliveries) if "batch" in options else 1)
-
-        watch = Watch()
-        await client.start()
-        while sum(done) < number:
-            await asyncio.sleep(0.005)
-        return watch.taken()
-
-    return listen
+Steps = Generator[Any, Any, Taken]
+"""A work, written once: it yields what each call returns, on the asyncio side an awaitable, and gets the result."""
 
 
 def _beside(threads: int, action: Callable[[Any], object], values: Iterable[Any]) -> Taken:
@@ -210,45 +107,118 @@ async def _beside_aio(tasks: int, action: Callable[[Any], Awaitable[object]], va
     return watch.taken()
 
 
-def _sends(beside: int) -> tuple[Work, Work]:
-    @_plain
-    def send(client: RmqClient, topic: Topic, number: int) -> Taken:
-        return _beside(beside, client.producer(topic).send, _messages(number))
+class Threads:
+    """The plain side."""
 
-    @_awaited
-    async def send_aio(client: aio.RmqClient, topic: Topic, number: int) -> Taken:
-        return await _beside_aio(beside, (await client.producer(topic)).send, _messages(number))
+    many, pause, beside = "threads", staticmethod(time.sleep), staticmethod(_beside)
 
-    return send, send_aio
+    def handler(self, note: Callable[[Any], None]) -> Callable[[Any], Any]:
+        """Return a handler that notes."""
+        return note
 
-
-def _acks(beside: int) -> tuple[Work, Work]:
-    @_plain
-    def ack(client: RmqClient, topic: Topic, number: int) -> Taken:
-        client.producer(topic).send_many(_messages(number))
-        with client.consumer(topic) as consumer:
-            return _beside(beside, lambda delivery: delivery.ack(), consumer.poll(number, 5.0))
-
-    @_awaited
-    async def ack_aio(client: aio.RmqClient, topic: Topic, number: int) -> Taken:
-        await (await client.producer(topic)).send_many(_messages(number))
-        async with await client.consumer(topic) as consumer:
-            return await _beside_aio(beside, lambda delivery: delivery.ack(), await consumer.poll(number, 5.0))
-
-    return ack, ack_aio
+    def run(self, work: Callable[..., Steps], url: str, number: int) -> Taken:
+        """Do a work; return how long it took."""
+        with RmqClient(url) as client:
+            steps, result = work(self, client, _topic(), number), None
+            try:
+                while True:
+                    result = steps.send(result)
+            except StopIteration as ended:
+                return ended.value
 
 
-WORK: dict[str, tuple[Work, Work]] = {
-    "send_many, in batches": (_send_many, _send_many_aio),
-    "poll and ack, in batches": (_poll, _poll_aio),
-    "listener, in batches": (_listener(batch=BATCH), _listener_aio(batch=BATCH)),
-    "listener, one by one": (_listener(), _listener_aio()),
-    f"listener, {TASKS} beside each other": (_listener(threads=TASKS), _listener_aio(concurrency=TASKS)),
-    "send, one after the other": _sends(1),
-    "send, 8 beside each other": _sends(8),
-    f"send, {TASKS} beside each other": _sends(TASKS),
-    "ack, 8 beside each other": _acks(8),
-    f"ack, {TASKS} beside each other": _acks(TASKS),
+class Asyncio:
+    """The side of `rmq.aio`."""
+
+    many, pause, beside = "concurrency", staticmethod(asyncio.sleep), staticmethod(_beside_aio)
+
+    def handler(self, note: Callable[[Any], None]) -> Callable[[Any], Any]:
+        """Return a handler that notes."""
+
+        async def handle(deliveries: Any) -> None:
+            note(deliveries)
+
+        return handle
+
+    def run(self, work: Callable[..., Steps], url: str, number: int) -> Taken:
+        """Do a work; return how long it took."""
+        return asyncio.run(self._run(work, url, number))
+
+    async def _run(self, work: Callable[..., Steps], url: str, number: int) -> Taken:
+        async with aio.RmqClient(url) as client:
+            steps, result = work(self, client, _topic(), number), None
+            try:
+                while True:
+                    result = await steps.send(result)
+            except StopIteration as ended:
+                return ended.value
+
+
+Side = Threads | Asyncio
+SIDES: dict[str, Side] = {"threads": Threads(), "asyncio": Asyncio()}
+
+
+def _topic() -> Topic:
+    return Topic(f"aio-{next(_numbers)}", TopicType.PRIORITY, slots=SLOTS)
+
+
+def _messages(number: int) -> Iterator[PriorityMessage]:
+    return (PriorityMessage(f"m{index}", 100) for index in range(number))
+
+
+def _send_many(side: Side, client: Any, topic: Topic, number: int) -> Steps:
+    producer = yield client.producer(topic)
+    watch = Watch()
+    yield producer.send_many(_messages(number))
+    return watch.taken()
+
+
+def _poll(side: Side, client: Any, topic: Topic, number: int) -> Steps:
+    yield from _send_many(side, client, topic, number)
+    consumer = yield client.consumer(topic)
+    watch, left = Watch(), number
+    while left:
+        deliveries = yield consumer.poll(BATCH, 5.0)
+        yield consumer.ack(deliveries)
+        left -= len(deliveries)
+    return watch.taken()
+
+
+def _listen(side: Side, client: Any, topic: Topic, number: int, batch: int | None = None, many: int = 0) -> Steps:
+    yield from _send_many(side, client, topic, number)
+    done: list[int] = []
+    handle = side.handler(lambda deliveries: done.append(len(deliveries) if batch else 1))
+    client.listener(topic, batch=batch, **({side.many: many} if many else {}))(handle)
+    watch = Watch()
+    yield client.start()
+    while sum(done) < number:
+        yield side.pause(0.005)
+    return watch.taken()
+
+
+def _send(side: Side, client: Any, topic: Topic, number: int, beside: int) -> Steps:
+    producer = yield client.producer(topic)
+    return (yield side.beside(beside, producer.send, _messages(number)))
+
+
+def _ack(side: Side, client: Any, topic: Topic, number: int, beside: int) -> Steps:
+    yield from _send_many(side, client, topic, number)
+    consumer = yield client.consumer(topic)
+    deliveries = yield consumer.poll(number, 5.0)
+    return (yield side.beside(beside, lambda delivery: delivery.ack(), deliveries))
+
+
+WORK: dict[str, Callable[..., Steps]] = {
+    "send_many, in batches": _send_many,
+    "poll and ack, in batches": _poll,
+    "listener, in batches": partial(_listen, batch=BATCH),
+    "listener, one by one": _listen,
+    f"listener, {TASKS} beside each other": partial(_listen, many=TASKS),
+    "send, one after the other": partial(_send, beside=1),
+    "send, 8 beside each other": partial(_send, beside=8),
+    f"send, {TASKS} beside each other": partial(_send, beside=TASKS),
+    "ack, 8 beside each other": partial(_ack, beside=8),
+    f"ack, {TASKS} beside each other": partial(_ack, beside=TASKS),
 }
 
 
