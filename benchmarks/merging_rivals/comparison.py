@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +14,7 @@ from benchmarks.merging_rivals.systems import System
 from benchmarks.merging_rivals.work import Work
 from benchmarks.support import rendering
 from benchmarks.support.environments import NotInstalledError
-from benchmarks.support.harness import Benchmark, Document, Row, results_folder, say
+from benchmarks.support.harness import Benchmark, Document, Row, say
 
 Figures = dict[str, Any]
 NOT_TRIED = {
@@ -44,33 +43,18 @@ def measure(options: argparse.Namespace) -> Document:
             say(f"{system.name} does not install: {error}")
     with ThreadPoolExecutor(options.at_once) as pool:
         each = functools.partial(_one, wanted=wanted, repeats=options.repeats)
-        rows = _with_earlier(options, list(pool.map(each, chosen)))
+        rows = list(pool.map(each, chosen))
     return {
         "shown": "Least and most",
         "settings": {
             "sends": number,
             "keys": keys,
-            "quiet_ms": works.QUIET_MS,
-            "max_wait_ms": works.MAX_WAIT_MS,
-            "retry_ms": works.RETRY_MS,
-            "concurrency": works.CONCURRENCY,
+            **works.SETTINGS,
             "works": {each.name: each.title for each in planned},
         },
         "rows": rows,
         "not_installed": absent | NOT_TRIED,
     }
-
-
-def _with_earlier(options: argparse.Namespace, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows in the systems' order; where that is asked for, what was not done now is as it was."""
-    path = (options.results or results_folder(first_look=options.quick)) / "merging_rivals.json"
-    found: dict[str, Row] = {}
-    if options.keep and path.exists():
-        found = {row["system"]: row for row in json.loads(path.read_text("utf-8"))["rows"]}
-    for row in rows:
-        earlier = found.get(row["system"], {"works": {}})
-        found[row["system"]] = row | {"works": earlier["works"] | row["works"]}
-    return [found[name] for name in systems.NAMES if name in found]
 
 
 def _one(system: System, wanted: Sequence[Work], repeats: int) -> Row:
@@ -96,7 +80,9 @@ def _one(system: System, wanted: Sequence[Work], repeats: int) -> Row:
 
 
 def shown(figures: Sequence[Figures], key: str) -> str:
-    """Return a figure, or the least and the most of several runs."""
+    """Return a figure, or the least and the most of several runs; `lost`: accepted sends that never arrived."""
+    if key == "lost":
+        figures = [{key: max(0, each["sent"] - each["refused"] - each["arrived"])} for each in figures]
     found = sorted(each[key] for each in figures if each[key] is not None)
     if not found:
         return "–"
@@ -104,34 +90,23 @@ def shown(figures: Sequence[Figures], key: str) -> str:
     return least if least == most else f"{least}–{most}"
 
 
-def _lost(figures: Sequence[Figures]) -> str:
-    """Return how many sends were accepted and never arrived."""
-    return shown([{"lost": max(0, each["sent"] - each["refused"] - each["arrived"])} for each in figures], "lost")
-
-
-Column = tuple[str, Callable[[Sequence[Figures]], str]]
-
-
-def _column(title: str, key: str) -> Column:
-    return title, lambda figures: shown(figures, key)
-
-
-DELIVERIES = _column("deliveries", "deliveries")
-REFUSED = _column("refused", "refused")
-MISSING = _column("newest never arrived, keys", "newest_missing")
-OLD = _column("ended on an older value, keys", "ended_old")
-WAIT = _column("longest wait, s", "longest_wait_s")
-ARRIVED = _column("values that arrived", "arrived")
-LOST: Column = ("values that never arrived", _lost)
-TWICE = _column("handled twice", "twice")
-OVERLAPPED = _column("keys handled twice at once", "keys_overlapped")
-COLUMNS: dict[str, tuple[Column, ...]] = {
-    "newest": (DELIVERIES, REFUSED, MISSING, OLD, _column("last of a batch is not its newest", "shuffled"), WAIT),
-    "sum": (DELIVERIES, REFUSED, ARRIVED, LOST, _column("wrong sums, keys", "sum_wrong"), _column("off by", "sum_off")),
-    "running": (DELIVERIES, REFUSED, MISSING, LOST, OVERLAPPED),
-    "failing": (DELIVERIES, REFUSED, MISSING, OLD, LOST, OVERLAPPED),
-    "killed": (DELIVERIES, REFUSED, MISSING, OLD, LOST, TWICE, OVERLAPPED, WAIT),
-}
+HEADS = {
+    "deliveries": "deliveries", "refused": "refused", "arrived": "values that arrived",
+    "lost": "values that never arrived", "newest_missing": "newest never arrived, keys",
+    "ended_old": "ended on an older value, keys", "shuffled": "last of a batch is not its newest",
+    "sum_wrong": "wrong sums, keys", "sum_off": "off by", "twice": "handled twice",
+    "keys_overlapped": "keys handled twice at once", "longest_wait_s": "longest wait, s",
+}  # fmt: skip
+"""Figure -> its heading."""
+COLUMNS = {
+    "newest": ("deliveries", "refused", "newest_missing", "ended_old", "shuffled", "longest_wait_s"),
+    "sum": ("deliveries", "refused", "arrived", "lost", "sum_wrong", "sum_off"),
+    "running": ("deliveries", "refused", "newest_missing", "lost", "keys_overlapped"),
+    "failing": ("deliveries", "refused", "newest_missing", "ended_old", "lost", "keys_overlapped"),
+    "killed": ("deliveries", "refused", "newest_missing", "ended_old", "lost", "twice", "keys_overlapped",
+               "longest_wait_s"),
+}  # fmt: skip
+"""Work -> the figures of its table."""
 
 
 def _notes(row: Row, figures: Sequence[Figures]) -> str:
@@ -153,19 +128,15 @@ def tables(document: Document) -> str:
     settings = document["settings"]
     parts: list[str] = []
     for name, title in settings["works"].items():
-        columns = COLUMNS[name]
         found = [(row, row["works"].get(name, ())) for row in document["rows"]]
         sent = next((figures[0]["sent"] for _, figures in found if figures), 0)
         lines = [
-            (row["name"], *(value(figures) for _, value in columns))
+            (row["name"], *(shown(figures, key) for key in COLUMNS[name]))
             if figures
-            else (
-                row["name"],
-                *(row["failed"].get(name, "failed") if not index else "" for index in range(len(columns))),
-            )
+            else (row["name"], row["failed"].get(name, "failed"), *[""] * (len(COLUMNS[name]) - 1))
             for row, figures in found
         ]
-        table = rendering.table(["", *(title for title, _ in columns)], lines)
+        table = rendering.table(["", *(HEADS[key] for key in COLUMNS[name])], lines)
         parts.append(
             f"**{title}**: {sent:,} sends.\n\n{table}" + "".join(_notes(row, figures) for row, figures in found)
         )
@@ -177,13 +148,8 @@ def tables(document: Document) -> str:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--work", nargs="+", choices=tuple(COLUMNS), help="only these works")
-    parser.add_argument("--keep", action="store_true", help="keep from the last result what is not done now")
     parser.add_argument("--at-once", type=int, default=3, help="systems at a time: most of the time is waiting (3)")
 
 
 BENCHMARK = Benchmark("merging_rivals", measure, tables, None, _arguments, cases=systems.NAMES)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the comparison."""
-    return BENCHMARK.main(argv)
+main = BENCHMARK.main

@@ -80,11 +80,9 @@ def judge(sends: Sends, lines: Sequence[Line], kills_ms: Sequence[float] = ()) -
     done = [run for run in runs if run.done]
     arrived = Counter((run.key, number) for run in done for number, _ in run.items)
     newest = {key: max(number for each, number in sends if each == key) for key, _ in sends}
-    last: dict[str, Run] = {}
-    for run in sorted(done, key=lambda run: run.end_ms):
-        last[run.key] = run
+    last = {run.key: run for run in sorted(done, key=lambda run: run.end_ms)}
     numbered = all(run.count is None for run in done)
-    off = _sums_off(sends, done)
+    off, overlaps = _sums_off(sends, done), _overlaps(runs)
     return {
         "sent": len(sends),
         "refused": sum(sent.error is not None for sent in sends.values()),
@@ -96,8 +94,8 @@ def judge(sends: Sends, lines: Sequence[Line], kills_ms: Sequence[float] = ()) -
         "newest_refused": sum(sends[each].error is not None and each not in arrived for each in newest.items()),
         "ended_old": sum(each in arrived and last[each[0]].newest < each[1] for each in newest.items()),
         "shuffled": sum(bool(run.items) and run.items[-1][0] != run.newest for run in done),
-        "overlaps": sum(count for count in _overlaps(runs).values()),
-        "keys_overlapped": len(_overlaps(runs)),
+        "overlaps": sum(overlaps),
+        "keys_overlapped": sum(pairs > 0 for pairs in overlaps),
         "sum_wrong": sum(difference != 0 for difference in off.values()),
         "sum_off": sum(abs(difference) for difference in off.values()),
         "longest_wait_s": _longest_wait_s(sends, done) if numbered else None,
@@ -114,29 +112,25 @@ def _sums_off(sends: Sends, done: Sequence[Run]) -> dict[str, int]:
     return off
 
 
-def _overlaps(runs: Sequence[Run]) -> dict[str, int]:
-    """Return for each key that had any how many pairs of its runs lasted at the same time."""
-    by_key: dict[str, list[Run]] = defaultdict(list)
+def _overlaps(runs: Sequence[Run]) -> list[int]:
+    """Return for each key how many pairs of its runs lasted at the same time."""
+    return [
+        sum(max(one.start_ms, other.start_ms) < min(one.end_ms, other.end_ms) for one, other in combinations(its, 2))
+        for its in _by_key(runs).values()
+    ]
+
+
+def _by_key(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        by_key[run.key].append(run)
-    found: dict[str, int] = {}
-    for key, its in by_key.items():
-        pairs = sum(
-            max(one.start_ms, other.start_ms) < min(one.end_ms, other.end_ms) for one, other in combinations(its, 2)
-        )
-        if pairs:
-            found[key] = pairs
+        found[run.key].append(run)
     return found
 
 
 def _longest_wait_s(sends: Sends, done: Sequence[Run]) -> float | None:
     """Return the longest time from a send to the beginning of a run that had it or a newer one of its key."""
-    by_key: dict[str, list[Run]] = defaultdict(list)
-    for run in done:
-        by_key[run.key].append(run)
-    waits: list[float] = []
+    by_key, waits = _by_key(done), list[float]()
     for (key, number), sent in sends.items():
-        starts = [run.start_ms for run in by_key[key] if run.newest >= number]
-        if starts:
+        if starts := [run.start_ms for run in by_key[key] if run.newest >= number]:
             waits.append(min(starts) - sent.at_ms)
     return round(max(waits) / 1000, 2) if waits else None

@@ -100,10 +100,7 @@ class Ledger:
         *whole, self._rest = (self._rest + self._file.read()).split(b"\n")
         found = [json.loads(line) for line in whole]
         for line in found:
-            if line["what"] == "start":
-                self.open.add(line["run"])
-            else:
-                self.open.discard(line["run"])
+            (self.open.add if line["what"] == "start" else self.open.discard)(line["run"])
         self.lines += found
         return found
 
@@ -144,14 +141,13 @@ class Rig:
         while not self._over(begun_s):
             self._step(begun_s)
             time.sleep(STEP_S)
-        sends = {each: Sent(sent.value, sent.at_ms, self._error(each)) for each, sent in self._sent.items()}
+        answered = {each: self._answered.get(each, "no answer") for each in self._sent}
+        sends = {each: Sent(sent.value, sent.at_ms, answered[each]) for each, sent in self._sent.items()}
         lines = [line for line in self._ledger.lines if line["key"] != PROBE]
         figures = judge(sends, lines, self._kills_ms)
-        figures["left"] = self._left()
-        figures["not_sent"] = sum(len(left) for left in self._waiting.values())
-        figures["worker_ended"] = self._deaths
-        figures["unfinished"] = time.monotonic() - begun_s > LIMIT_S
-        return figures
+        not_sent = sum(len(left) for left in self._waiting.values())
+        ended = {"worker_ended": self._deaths, "unfinished": time.monotonic() - begun_s > LIMIT_S}
+        return {**figures, "left": self._left(), "not_sent": not_sent, **ended}
 
     def end(self) -> None:
         """End its processes."""
@@ -215,9 +211,6 @@ class Rig:
             answer = json.loads(line)
             self._answered[answer["key"], answer["number"]] = answer["error"]
 
-    def _error(self, each: tuple[str, int]) -> str | None:
-        return self._answered.get(each, "no answer")
-
 
 def run(system: System, work: Work) -> dict[str, Any]:
     """Do a work with one system, on a Redis of its own; return its figures."""
@@ -227,19 +220,8 @@ def run(system: System, work: Work) -> dict[str, Any]:
         failed = place / "failed"
         failed.mkdir()
         (failed / PROBE).touch()  # it has failed before, so it does not now: nothing of it is left when the work begins
-        case = Case(
-            url=servers.url,
-            variant=system.variant,
-            kind=work.kind,
-            ledger=str(place / "ledger"),
-            failed=str(failed),
-            quiet_ms=works.QUIET_MS,
-            max_wait_ms=works.MAX_WAIT_MS,
-            hold_ms=work.hold_ms,
-            fail_once=work.fail_once,
-            retry_ms=works.RETRY_MS,
-            concurrency=works.CONCURRENCY,
-        )
-        rig = Rig(system, work, case, place)
+        files: dict[str, Any] = {"ledger": str(place / "ledger"), "failed": str(failed)}
+        asked = {"kind": work.kind, "hold_ms": work.hold_ms, "fail_once": work.fail_once, **works.SETTINGS}
+        rig = Rig(system, work, Case(servers.url, system.variant, **files | asked), place)
         stack.callback(rig.end)
         return rig.run()

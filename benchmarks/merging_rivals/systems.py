@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.support.environments import Environment
@@ -12,7 +12,7 @@ PROGRAMS = HERE / "programs"
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class System:
     """A queue with a way to merge.
 
     Attributes:
@@ -21,6 +21,10 @@ class Program:
         program: File in `programs/`.
         left: Redis commands whose sum is what is not done yet, in flight included.
         recovery_s: How long after a killed worker its work may come again.
+        name: As on the command line.
+        label: As in tables, without versions.
+        variant: Which way of using it; its program knows.
+        how: That way, in words.
     """
 
     place: str
@@ -28,6 +32,10 @@ class Program:
     program: str
     left: tuple[tuple[str, ...], ...]
     recovery_s: float
+    name: str = ""
+    label: str = ""
+    variant: str = ""
+    how: str = ""
 
     @property
     def environment(self) -> Environment:
@@ -36,39 +44,22 @@ class Program:
         return Environment(self.place, PROGRAMS / self.program, self.packages, constraints)
 
 
-@dataclass(frozen=True, slots=True)
-class System(Program):
-    """A way of merging with a queue.
-
-    Attributes:
-        name: As on the command line.
-        label: As in tables, without versions.
-        variant: Which way of using it; its program knows.
-        how: That way, in words.
-    """
-
-    name: str
-    label: str
-    variant: str
-    how: str
-
-
 CELERY_LEFT = (("LLEN", "celery"), ("HLEN", "unacked"))
-RMQ = Program(
+RMQ = System(
     "rmq",
     (),
     "rmq_rival.py",
     (("ZCARD", "rival_0"), ("ZCARD", "prepare{rival_0}"), ("ZCARD", "retry{rival_0}")),
     60,  # the lease of rmq_rival.py
 )
-BULLMQ = Program(
+BULLMQ = System(
     "rivals_bullmq",
     ("bullmq",),
     "bullmq_rival.mjs",
     (("LLEN", "bull:rival:wait"), ("LLEN", "bull:rival:active"), ("ZCARD", "bull:rival:delayed")),
     150,  # a lock of 30 s; a look for stalled jobs every 30 s, of which the first marks and the next one moves
 )
-ASYNQ = Program(
+ASYNQ = System(
     "rivals_asynq",
     ("github.com/hibiken/asynq",),
     "asynq/main.go",
@@ -81,7 +72,7 @@ ASYNQ = Program(
     ),
     200,  # sets that are aggregated come back after 2 minutes, looked for every minute; a lease counts 30 s + 30 s
 )
-DOCKET = Program(
+DOCKET = System(
     "rivals_docket",
     ("pydocket",),
     "docket_rival.py",
@@ -90,10 +81,10 @@ DOCKET = Program(
 )
 
 
-def _celery(name: str, *packages: str, recovery_s: float = 60) -> Program:
+def _celery(name: str, *packages: str, recovery_s: float = 60) -> System:
     """The visibility timeout and locks of celery_tasks.py, looked at now and then, say how soon work comes again."""
     needed = ("celery[redis]", f"celery-{name}", *packages)
-    return Program(f"rivals_celery_{name}", needed, "celery_rival.py", CELERY_LEFT, recovery_s)
+    return System(f"rivals_celery_{name}", needed, "celery_rival.py", CELERY_LEFT, recovery_s)
 
 
 SINGLETON, ONCE = _celery("singleton"), _celery("once")
@@ -122,7 +113,6 @@ _WAYS = (
      "`Annotated[str, Debounce(...), ConcurrencyLimit(1)]`, `Retry`"),
 )  # fmt: skip
 SYSTEMS = tuple(
-    System(program.place, program.packages, program.program, program.left, program.recovery_s, *way)
-    for program, *way in _WAYS
+    replace(program, name=name, label=label, variant=variant, how=how) for program, name, label, variant, how in _WAYS
 )
 NAMES = tuple(system.name for system in SYSTEMS)

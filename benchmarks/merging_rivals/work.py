@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SEED = 13
-QUIET_MS = 1_000
-MAX_WAIT_MS = 3_000
-RETRY_MS = 2_000
-CONCURRENCY = 50
+SETTINGS = {"quiet_ms": 1_000, "max_wait_ms": 3_000, "retry_ms": 2_000, "concurrency": 50}
+"""A key's window and its longest one, the time between tries, and handlers at a time."""
 
 BEGIN, STARTED, FAILED = "begin", "start", "failed"
 

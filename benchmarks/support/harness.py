@@ -92,7 +92,7 @@ class Benchmark:
         document |= self.measure(options)
         document["took_s"] = round(time.monotonic() - started_s, 1)
         document["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
-        folder = options.results or results_folder(first_look=options.quick)
+        folder = options.results or (FIRST_LOOKS if options.quick else RESULTS)  # first looks must not replace results
         if self.summarize is not None:
             document = self.put_together(document, folder if options.add else None)
         self.save(document, folder)
@@ -123,11 +123,6 @@ class Benchmark:
         (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
         if self.plot is not None:
             self.plot(document, folder / f"{name}.png")
-
-
-def results_folder(*, first_look: bool) -> Path:
-    """Return where results go unless a folder is named: first looks must not replace what was measured."""
-    return FIRST_LOOKS if first_look else RESULTS
 
 
 def machine() -> dict[str, Any]:
