@@ -256,7 +256,7 @@ def _memory(servers: Servers) -> int:
 
 def tables(document: Document) -> str:
     """Render growth and drain."""
-    rows, drain, settings = document["rows"], document["drain"], document["settings"]
+    rows: list[Row] = document["rows"]
     least = rows[0]
     lines = rendering.listed(
         rows,
@@ -273,15 +273,7 @@ def tables(document: Document) -> str:
         ("that against the smallest", lambda row: rendering.ratio(row["life_of_native"] / least["life_of_native"])),
         ("bytes a message", "{bytes_per_message:,.1f}"),
     )
-    return (
-        f"{settings['type']}, {settings['content_bytes']}-byte contents and priorities in random order, "
-        f"{settings['slots']} slots, {settings['nodes']} Redis, allocator {document['allocator']}; at each size "
-        f"samples of {settings['sample']:,} messages, {settings['how']}. µs are the CPU time of Redis, of all nodes "
-        "together.\n\n"
-        f"{lines}\n\nDraining all {rows[-1]['backlog']:,} by one process took "
-        f"{drain['took_s']:,} s ({drain['rate_per_s']:,.0f}/s); left: {drain['left']}. Natively, "
-        f"{NATIVE:,} such members of sorted sets take {document['native_bytes_per_message']:.1f} bytes each."
-    )
+    return rendering.text("backlog", document, table=lines, filled=rows[-1]["backlog"], native=NATIVE)
 
 
 def _life(row: Row) -> float:

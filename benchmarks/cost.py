@@ -103,16 +103,7 @@ def tables(document: Document) -> str:
         ("client CPU, µs", "{client_cpu_us:,.2f}"),
         ("of bodies", "{over[client_cpu_us]:×}"),
     )
-    settings = document["settings"]
-    return (
-        f"{settings['messages']:,} messages of {settings['content_bytes']} bytes, batches of {settings['batch']}, "
-        f"Redis {document['redis']}. `µs`: execution time by `INFO commandstats`; `CPU`: all of the server's CPU time, "
-        "with reading, parsing and writing. The floor works on as many sets as there are slots; it has neither leases, "
-        "retries, fencing, compare-and-set nor counts. It ran with `zset-max-listpack-entries 0`, as sends "
-        f"and claims of batches make no lists, and once more with 128, the default (`with lists`).\n\n{lines}\n\n"
-        f"What messages carry, {SLOTS} slots: `bodies` of 36 bytes; the same as a payload class (`typed`); a topic "
-        f"with `merge=`, all of whose contents are distinct. The listener's handler reads it.\n\n{carried}"
-    )
+    return rendering.text("cost", document, slots=SLOTS, table=lines, carried=carried)
 
 
 def _panel(slots: int) -> rendering.Panel:

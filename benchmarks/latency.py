@@ -258,22 +258,8 @@ def tables(document: Document) -> str:
         *((f"{who} CPU, µs", f"{{{who}_cpu_us:,.0f}}") for who in ("sender", "consumer", "server")),
         ("delivered", lambda row: f"{row['delivered'] / (row['rate_per_s'] * settings['seconds']):.1%}"),
     )
-    floor = document["floor"]
     early = sum(row["early"] for row in document["rows"])
-    return (
-        "Time topics: from the due time, by Redis' clock, to the first line of the handler. PRIORITY: from before the "
-        f"send to there. {settings['seconds']:g} s each, PRIORITY sent every {settings['tick_ms']:g} ms, the others "
-        f"{settings.get('chunk_s', 1):g} s of load in bulk, {settings['ahead_s']:g} s ahead; one listener thread. "
-        "`alone`: all was sent before the first is due, so that nothing is sent beside. `busy`: the same process also "
-        f"handles {settings['other_per_s']:,}/s of another topic. CPU is that of the whole case, for each message: at "
-        "10,000/s, 100 µs is a core. Redis' clock and the "
-        f"handler's are the same one; read apart they differ by {document['clock_offset_us']:g} µs. "
-        f"Delivered early: {early:g}. Medians are over "
-        f"{document['repeats']} equal windows of each case's time; the maximum is over all. The floor, from before "
-        "RPUSH in one process to BLPOP's answer in another with nothing else going on: "
-        + ", ".join(f"{name} {floor[key]:.2f} ms" for name, key in PERCENTILES)
-        + f".\n\n{lines}"
-    )
+    return rendering.text("latency", document, chunk_s=settings.get("chunk_s", 1), early=early, table=lines)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

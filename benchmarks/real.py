@@ -129,7 +129,6 @@ def summarize(document: Document) -> Document:
 
 def tables(document: Document) -> str:
     """Render the rates."""
-    settings = document["settings"]
     if document["benchmark"] == "owners":
         return _owners_table(document)
     rates = rendering.listed(
@@ -147,18 +146,11 @@ def tables(document: Document) -> str:
         ("sender CPU, µs", "{sender_cpu_us:,.2f}"),
         ("worker CPU, µs", "{worker_cpu_us:,.2f}"),
     )
-    return (
-        f"{settings['messages']:,} {settings['type']} messages of {settings['content_bytes']} bytes, batches of "
-        f"{settings['batch']}, handlers that do nothing; one process sends while the workers, of {settings['threads']} "
-        f"threads each, consume. Redis {document['redis']}, ZooKeeper and all processes share {document['cores']} "
-        "cores. `end to end`: from the first send to the last delivery. `EVALSHA`: its time in `INFO commandstats`. "
-        "`of bare`: medians of the ratios to the bare Redis with as many slots, workers and nodes in the same repeat."
-        f"\n\n{rates}"
-    )
+    return rendering.text("real", document, table=rates)
 
 
 def _owners_table(document: Document) -> str:
-    settings, of = document["settings"], "of ZooKeeper"
+    of = "of ZooKeeper"
     costs = rendering.listed(
         document["rows"],
         ("setup", "{setup}"),
@@ -172,16 +164,7 @@ def _owners_table(document: Document) -> str:
         ("calls", "{calls:,.4g}"),
         (of, "{calls_ratio:×}"),
     )
-    return (
-        f"{settings['messages']:,} {settings['type']} messages of {settings['content_bytes']} bytes, one by one "
-        f"{settings['messages'] // SINGLE:,} at {settings['single_per_s']:,} a second, in 16 slots; handlers that do "
-        f"nothing. One process sends while two workers, of {settings['threads']} threads each, consume. `messages/s`: "
-        "from the first send to the last "
-        "delivery. CPU and calls to Redis are for each message, those of sender, workers and keepers of the owners "
-        f"together. Redis {document['redis']}, ZooKeeper, which runs in all cases and is not counted, and all "
-        f"processes share {document['cores']} cores. `{of}`: medians of the ratios to owners in ZooKeeper in the same "
-        f"repeat; every second repeat has the reverse order.\n\n{costs}"
-    )
+    return rendering.text("owners", document, singles=document["settings"]["messages"] // SINGLE, of=of, table=costs)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

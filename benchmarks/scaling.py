@@ -74,7 +74,6 @@ def model(row: Row, cores: int) -> Row:
 
 def tables(document: Document) -> str:
     """Render costs, and the model."""
-    settings = document["settings"]
     lines = rendering.listed(
         document["rows"],
         ("", "{kind}"),
@@ -101,12 +100,7 @@ def tables(document: Document) -> str:
         ),
         ("Redis is busy from", "{enough_cores:,.1f} cores"),
     )
-    return (
-        f"{settings['messages']:,} {settings['type']} messages, batches of {settings['batch']}, sent and consumed at "
-        f"the same time.\n\n{lines}\n\nWhat these costs make of more cores, a calculation: each Redis has a core, "
-        "producers and workers share the others, and the rate is what the busier of both sides takes. Cores that share "
-        f"caches, a network, and handlers that work are not in it.\n\n{ends}"
-    )
+    return rendering.text("scaling", document, table=lines, ends=ends)
 
 
 def _end(row: Row) -> str:

@@ -165,7 +165,6 @@ def _row(cost: Cost, number: int, client_s: float) -> dict[str, float]:
 
 def tables(document: Document) -> str:
     """Render the rates and their ratios."""
-    settings = document["settings"]
     absent = dict.fromkeys(("batch_rate_per_s", "whole_rate_per_s", "start_s", "tiny_batch_s"))
     lines = rendering.listed(
         [absent | row for row in document["rows"]],
@@ -182,16 +181,7 @@ def tables(document: Document) -> str:
         ("server CPU, µs", "{server_cpu_us:,.2f}"),
         ("of it EVALSHA, µs", "{server_us:,.2f}"),
     )
-    return (
-        f"{settings['messages']:,} messages of {settings['content_bytes']} bytes, {settings['type']}, "
-        f"{settings['slots']} slots, in batches of {settings['batch']:,}, read by Spark {document['spark']} on "
-        f"`local[2]` and dropped (`noop`), acked; Redis {document['redis']}. The listener has batches of "
-        f"{loads.BATCH} and as many processes as tasks. `messages/s` is without the start and the end of a "
-        f"query, which one of {settings['tiny']:,} messages shows. `from Python`: Spark takes rows of the same "
-        "columns out of Python's memory. `bodies` and `Sum`: RANGE_MERGE messages that carry 36 bytes, or a "
-        "number with `merge=`. Client CPU is that of Spark with its Python processes, or of the "
-        f"listeners.\n\n{lines}"
-    )
+    return rendering.text("spark_source", document, listener_batch=loads.BATCH, table=lines)
 
 
 COSTS = {"client": "client_cpu_us", "server": "server_cpu_us"}

@@ -174,21 +174,8 @@ def tables(document: Document) -> str:
         ("client CPU, µs", "{client_cpu_us:,.1f}"),
         ("server CPU, µs", "{server_cpu_us:,.1f}"),
     )
-    settings = document["settings"]
-    trial_s, held_s, over_s = settings["lengths_s"]
-    return (
-        f"{settings['messages']:,} messages of {settings['content_bytes']} bytes, {settings['slots']} slots, batches "
-        f"of {settings['batch']}, one sending and one consuming process; RMQ's has {THREADS} threads. Time topics are "
-        f"due {settings['delay_ms']} ms after their send. `in columns`: `send_columns`, and a listener with "
-        "`columns=True`. `bodies`, `typed`: 36 bytes, by themselves or as a payload class; `Sum`, `Newest`: a topic "
-        "with `merge=`, whose contents are all distinct here; of these a quarter as many. The handler reads what a "
-        "delivery carries. `end to end`: from the first send to the last delivery. `of Streams`: medians of the ratios "
-        "to Redis Streams in the same "
-        f"repeat. `deleted`: XDEL after XACK, as a queue needs.\n\n{first}\n\nThe highest rate at which the backlog "
-        f"does not grow (found by halving, {trial_s:g} s a step, to {CLOSE:.0%}), held for {held_s:g} s, and twice as "
-        f"much for {over_s:g} s; the contents are made while they are sent. `late by`: from the send, or from when it "
-        f"is due, to the handler; with a priority, low ones wait longer.\n\n{second}\n\n{third}"
-    )
+    found = {"long_run": first, "held": second, "single": third}
+    return rendering.text("throughput", document | found, threads=THREADS, close=CLOSE)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

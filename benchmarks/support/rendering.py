@@ -11,6 +11,7 @@ from typing import Any
 Column = tuple[str, str | Callable[[Any], Any]]
 """A heading, and what stands below it for a row: a format of the row's figures, or what a function makes of the row."""
 
+TEXTS = Path(__file__).parents[1] / "texts"
 COLOURS = ("#1f5f99", "#d9822b", "#3a8f5c", "#a03c5f", "#6b5ca5", "#777777")
 
 
@@ -41,6 +42,12 @@ def shown(row: Mapping[str, Any], form: str | Callable[[Any], Any]) -> str:
 def listed(rows: Iterable[Mapping[str, Any]], *columns: Column) -> str:
     """Return a Markdown table with a line for each row."""
     return table([head for head, _ in columns], [[shown(row, form) for _, form in columns] for row in rows])
+
+
+def text(name: str, document: Mapping[str, Any], **more: Any) -> str:
+    """Return what benchmarks/texts says around a result's tables, with the document's figures in it, and more."""
+    paragraphs = (TEXTS / f"{name}.md").read_text("utf-8").strip().split("\n\n")
+    return _figures.vformat("\n\n".join(each.replace("\n", " ") for each in paragraphs), (), {**document, **more})
 
 
 def number(value: float | None, digits: int = 0) -> str:
