@@ -23,8 +23,6 @@ BATCH = 1_000
 TASKS = 100
 """Tasks, and threads on the plain side, that send or handle one message at a time beside each other."""
 
-FLOOR = 0.8
-"""Share of the plain rate that the asyncio side has to reach with batches."""
 
 _numbers = count(1)
 
@@ -55,8 +53,6 @@ def measure(options: argparse.Namespace) -> Document:
         "redis": servers.version,
         "settings": {"messages": number, "slots": SLOTS, "batch": BATCH, "tasks": TASKS},
         "rows": rows,
-        "batches_share_at_least": FLOOR,
-        "kept": all(row["share"] >= FLOOR for row in rows if "batches" in row["work"]),
     }
 
 

@@ -8,8 +8,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -99,20 +98,10 @@ class Side:
             raise RuntimeError(f"the process of a checkout ended during {load}")
         return json.loads(line)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End the process."""
         self._process.kill()
         self._process.communicate()
-
-
-@contextmanager
-def side(folder: Path, port: int) -> Iterator[Side]:
-    """Run a checkout's interpreter."""
-    found = Side(folder, port)
-    try:
-        yield found
-    finally:
-        found.end()
 
 
 def measure(options: argparse.Namespace) -> Document:
@@ -121,7 +110,8 @@ def measure(options: argparse.Namespace) -> Document:
     names = [name for name in CASES if not options.only or any(part in name for part in options.only)]
     rows: list[Row] = []
     with standalone() as servers, ExitStack() as stack:
-        sides = [stack.enter_context(side(folder, servers.port)) for folder in (options.base.resolve(), ROOT)]
+        folders = (options.base.resolve(), ROOT)
+        sides = [stack.enter_context(closing(Side(folder, servers.port))) for folder in folders]
         for name in names:
             load, most, settings = CASES[name]
             number = max(100, int(most * share))

@@ -28,21 +28,14 @@ HISTOGRAM_MS = (1, 2, 5, 10, 50, 1_000)
 """The published test of the original: 74 % below 1 ms, 99.9 % up to 2 ms."""
 
 
-def send_paced(line: Line, url: str, name: str, messages: int, per_second: int) -> None:
-    """Send messages that carry the sender's clock, in a process of its own."""
+def send_paced(line: Line, url: str, name: str, messages: int, per_second: int, plain: bool) -> None:
+    """Send messages that carry the sender's clock, in a process of its own; by redis-py alone where it is `plain`."""
     del line
-    with RmqClient(url) as client:
-        producer = client.producer(Topic(name, TopicType.STREAM, retention=KEEP))
+    with RmqClient(url) as client, redis.Redis.from_url(url) as bare:  # pyright: ignore[reportUnknownMemberType]
+        producer = None if plain else client.producer(Topic(name, TopicType.STREAM, retention=KEEP))
         for _ in loads.paced(range(messages), per_second):
-            producer.send(StreamMessage(str(time.time_ns())))
-
-
-def send_paced_plain(line: Line, url: str, name: str, messages: int, per_second: int) -> None:
-    """The same with redis-py alone."""
-    del line
-    with redis.Redis.from_url(url) as plain:  # pyright: ignore[reportUnknownMemberType]
-        for _ in loads.paced(range(messages), per_second):
-            plain.xadd(name, {"content": str(time.time_ns())})
+            text = str(time.time_ns())
+            bare.xadd(name, {"content": text}) if producer is None else producer.send(StreamMessage(text))
 
 
 def latency(server: Servers, messages: int, per_second: int, unacked: int) -> dict[str, float]:
@@ -63,7 +56,7 @@ def latency(server: Servers, messages: int, per_second: int, unacked: int) -> di
             late_ms.extend((now_ns - int(delivery.content)) / 1e6 for delivery in deliveries)
 
         client.start()
-        Child(send_paced, server.url, topic.name, messages, per_second).result(LIMIT_S)
+        Child(send_paced, server.url, topic.name, messages, per_second, False).result(LIMIT_S)
         wait_until(lambda: len(late_ms) >= messages, LIMIT_S)
         client.stop()
     plain_ms = latency_plain(server, messages, per_second)
@@ -91,7 +84,7 @@ def latency_plain(server: Servers, messages: int, per_second: int) -> list[float
 
         consumer = threading.Thread(target=consume)
         consumer.start()
-        Child(send_paced_plain, server.url, "plain", messages, per_second).result(LIMIT_S)
+        Child(send_paced, server.url, "plain", messages, per_second, True).result(LIMIT_S)
         consumer.join(LIMIT_S)
     return late_ms
 

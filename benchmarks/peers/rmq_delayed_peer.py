@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterable
 from datetime import timedelta
 from threading import Thread
-from typing import Any
 
 from adapter import DELAY_MS, THREADS, Peer, by_threads, content, main
 from rmq_peer import client_of
+
+from rmq import DelayedQueue
 
 PEER = Peer(
     "RMQ, DelayedQueue",
@@ -25,10 +26,8 @@ PEER = Peer(
 _due_s = time.time() + DELAY_MS / 1_000
 
 
-def queue_of(url: str) -> Any:
+def queue_of(url: str) -> DelayedQueue:
     """Return the queue."""
-    from rmq import DelayedQueue
-
     return DelayedQueue(client_of(url), "peers")
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from typing import Any
+from functools import cache
 
 from adapter import Peer, by_tasks, by_threads, content, main
+
+from rmq import PriorityMessage, RmqClient, Topic, TopicType, aio
 
 SLOTS = 8
 LEFT = tuple(("ZCARD", key) for slot in range(SLOTS) for key in (f"peers_{slot}", f"prepare{{peers_{slot}}}"))
@@ -30,60 +32,39 @@ PEER = Peer(
 )
 
 
-def jobs() -> Any:
-    """Return the topic."""
-    from rmq import Topic, TopicType
-
-    return Topic("peers", TopicType.PRIORITY, slots=SLOTS)
-
-
-_client: Any = None
-
-
-def client_of(url: str) -> Any:
-    """Return the client of this process, which is made once."""
-    from rmq import RmqClient
-
-    global _client
-    if _client is None:
-        _client = RmqClient(url)
-    return _client
+JOBS = Topic("peers", TopicType.PRIORITY, slots=SLOTS)
+client_of = cache(RmqClient)
+"""Returns the client of this process, which is made once."""
 
 
 def enqueue(url: str, number: int) -> None:
     """Send in one stream."""
-    from rmq import PriorityMessage
-
-    client_of(url).producer(jobs()).send_many(PriorityMessage(content(index), 1_000) for index in range(number))
+    client_of(url).producer(JOBS).send_many(PriorityMessage(content(index), 1_000) for index in range(number))
 
 
 def enqueue_columns(url: str, number: int) -> None:
     """Send the jobs as a column."""
     contents = [content(index) for index in range(number)]
-    client_of(url).producer(jobs()).send_columns(contents, priorities=1_000)
+    client_of(url).producer(JOBS).send_columns(contents, priorities=1_000)
 
 
 def enqueue_singly(url: str, number: int) -> None:
     """Send from threads."""
-    from rmq import PriorityMessage
-
-    producer = client_of(url).producer(jobs())
+    producer = client_of(url).producer(JOBS)
     by_threads(number, lambda indices: [producer.send(PriorityMessage(content(index), 1_000)) for index in indices])
 
 
 async def enqueue_async(url: str, number: int) -> None:
     """Send from tasks."""
-    from rmq import PriorityMessage, aio
-
     async with aio.RmqClient(url) as client:
-        producer = await client.producer(jobs())
+        producer = await client.producer(JOBS)
         await by_tasks(number, lambda index: producer.send(PriorityMessage(content(index), 1_000)))
 
 
 def work(url: str, variant: str) -> None:
     """Run a listener whose handler does nothing, until SIGTERM."""
     client = client_of(url)
-    client.listener(jobs(), batch=None if variant == "single" else 500, columns=variant == "columns")(lambda _: None)
+    client.listener(JOBS, batch=None if variant == "single" else 500, columns=variant == "columns")(lambda _: None)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     client.start()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
+
 from adapter import Peer, by_threads, content, main
 
 BATCH = 500
@@ -19,40 +22,35 @@ def job(text: str) -> None:
     """Do nothing."""
 
 
-def enqueue(url: str, number: int) -> None:
-    """Enqueue in pipelines."""
+def _queue(url: str):
     from redis import Redis
     from rq import Queue
 
-    queue = Queue("peers", connection=Redis.from_url(url))
+    return Queue("peers", connection=Redis.from_url(url))
+
+
+def enqueue(url: str, number: int) -> None:
+    """Enqueue in pipelines."""
+    queue = _queue(url)
     for first in range(0, number, BATCH):
         indices = range(first, min(first + BATCH, number))
-        queue.enqueue_many([Queue.prepare_data("rq_peer.job", (content(index),), **OPTIONS) for index in indices])
+        queue.enqueue_many([queue.prepare_data("rq_peer.job", (content(index),), **OPTIONS) for index in indices])
 
 
 def enqueue_singly(url: str, number: int) -> None:
     """Enqueue from threads."""
-    from redis import Redis
-    from rq import Queue
-
-    queue = Queue("peers", connection=Redis.from_url(url))
-    by_threads(
-        number,
-        lambda indices: [queue.enqueue("rq_peer.job", args=(content(index),), **OPTIONS) for index in indices],
-    )
+    enqueue_one = partial(_queue(url).enqueue, "rq_peer.job", **OPTIONS)
+    by_threads(number, lambda indices: [enqueue_one(args=(content(index),)) for index in indices])
 
 
 def work(url: str, variant: str) -> None:
     """Work in one or two processes."""
-    import os
-
-    from redis import Redis
-    from rq import Queue, SimpleWorker
+    from rq import SimpleWorker
 
     if variant == "2 processes":
         os.fork()
-    connection = Redis.from_url(url)
-    SimpleWorker([Queue("peers", connection=connection)], connection=connection).work(logging_level="ERROR")
+    queue = _queue(url)
+    SimpleWorker([queue], connection=queue.connection).work(logging_level="ERROR")
 
 
 if __name__ == "__main__":

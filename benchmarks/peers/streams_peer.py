@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import redis
 from adapter import Peer, by_threads, content, main
 
 BATCH = 500
@@ -17,8 +20,6 @@ PEER = Peer(
 
 def enqueue(url: str, number: int) -> None:
     """Add in pipelines."""
-    import redis
-
     with redis.Redis.from_url(url) as client:
         for first in range(0, number, BATCH):
             pipe = client.pipeline(transaction=False)
@@ -29,22 +30,16 @@ def enqueue(url: str, number: int) -> None:
 
 def enqueue_singly(url: str, number: int) -> None:
     """Add from threads."""
-    import redis
-
     with redis.Redis.from_url(url) as client:
         by_threads(number, lambda indices: [client.xadd("peers", {"c": content(index)}) for index in indices])
 
 
 def work(url: str, variant: str) -> None:
     """Read, ack, and delete, so that memory does not grow for ever (and the backlog can be seen to shrink)."""
-    import redis
-
     count = BATCH if variant == "batch" else 1
     with redis.Redis.from_url(url) as client:
-        try:
+        with suppress(redis.ResponseError):
             client.xgroup_create("peers", "group", "0", mkstream=True)
-        except redis.ResponseError:
-            pass
         while True:
             for _, entries in client.xreadgroup("group", "worker", {"peers": ">"}, count=count, block=100) or ():
                 names = [name for name, _ in entries]

@@ -99,25 +99,23 @@ def picture(title: str, *panels: Panel, height: float = 4.2) -> Callable[[Mappin
             bars(axis, [shown(row, panel.name) for row in rows], heights, panel.unit, panel.digits)
             if panel.log:
                 axis.set_yscale("log")
-        save(made, path)
+        made.savefig(path, dpi=110, metadata={"Software": None})
 
     return draw
 
 
-def figure(panels: int, title: str, *, height: float = 4.2) -> tuple[Any, list[Any]]:
+def figure(panels: int, title: str, *, height: float) -> tuple[Any, list[Any]]:
     """Return a figure with so many panels side by side."""
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    made, axes = plt.subplots(1, panels, figsize=(5.6 * panels, height), constrained_layout=True, squeeze=False)
+    made: Any = Figure(figsize=(5.6 * panels, height), layout="constrained")
     made.suptitle(title, fontsize=12)
-    for axis in axes[0]:
+    axes = list(made.subplots(1, panels, squeeze=False)[0])
+    for axis in axes:
         axis.grid(axis="y", color="#dddddd", linewidth=0.7)
         axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
-    return made, list(axes[0])
+    return made, axes
 
 
 def bars(axis: Any, labels: Sequence[str], series: Mapping[str, Sequence[float]], unit: str, digits: int = 1) -> None:
@@ -134,11 +132,3 @@ def bars(axis: Any, labels: Sequence[str], series: Mapping[str, Sequence[float]]
     axis.margins(y=0.22 if turned else 0.14)
     if len(series) > 1:
         axis.legend(fontsize=8, frameon=False)
-
-
-def save(made: Any, path: Path) -> None:
-    """Write a figure and forget it."""
-    from matplotlib import pyplot as plt
-
-    made.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(made)
