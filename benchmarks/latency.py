@@ -7,17 +7,17 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
 from benchmarks.support import rendering
 from benchmarks.support.children import Child, Line
 from benchmarks.support.harness import Benchmark, Document, Row, say
-from benchmarks.support.loads import TYPES, Message
+from benchmarks.support.loads import TYPES, Message, messages
 from benchmarks.support.meters import Meter, cpu_s, medians, percentiles, rounded
 from benchmarks.support.servers import Servers, standalone
-from rmq import Delivery, FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
+from rmq import Delivery, PriorityMessage, RmqClient, Topic, TopicType
 
 RATES_PER_S = (1_000, 10_000)
 SLOTS = (1, 1_024)
@@ -42,56 +42,49 @@ LEAST_SENT_PER_S = 20_000
 """So many messages a second, at least, can be sent in bulk: tells how long before the first due time to begin."""
 
 
+class Case(NamedTuple):
+    """What is measured: a topic and its load, and what goes on beside."""
+
+    kind: TopicType
+    rate_per_s: int
+    slots: int
+    beside: str
+
+    @property
+    def topic(self) -> Topic:
+        """The topic."""
+        return Topic(f"late-{self.kind.value.lower()}-{self.slots}", self.kind, slots=self.slots)
+
+
 def measure(options: argparse.Namespace) -> Document:
     """Measure the time from due (PRIORITY: from the send) to the entry of the handler, with idle and busy consumers."""
     seconds = options.seconds or (2 if options.quick else 8)
-    chunk_s = options.chunk_s or CHUNK_S
+    settings = {"seconds": seconds, "ahead_s": AHEAD_S, "chunk_s": options.chunk_s, "other_per_s": OTHER_PER_S}
     rows: list[Row] = []
     with standalone() as servers:
-        offset_us = clock_offset_us(servers)
+        clock = {"clock_offset_us": clock_offset_us(servers)}
         floor = medians([round_trips(servers) for _ in range(options.repeats)])
-        for kind, rate, slots, beside in product([each.value for each in TYPES], RATES_PER_S, SLOTS, BESIDE):
-            if beside == ALONE and not TopicType(kind).timed:
+        for case in map(Case._make, product(TYPES, RATES_PER_S, SLOTS, BESIDE)):
+            if case.beside == ALONE and not case.kind.timed:
                 continue
-            say(f"latency: {kind}, {rate}/s, {slots} slots, {beside}")
+            say(f"latency: {case.kind.value}, {case.rate_per_s}/s, {case.slots} slots, {case.beside}")
             try:
-                found = lateness(servers, kind, rate, slots, beside, seconds, options.repeats, chunk_s)
+                found = lateness(servers, case, seconds, options.chunk_s, options.repeats)
             except (RuntimeError, TimeoutError) as error:
                 say(f"latency: this case failed: {str(error).strip().splitlines()[-1]}")
             else:
-                rows.append({"type": kind, "rate_per_s": rate, "slots": slots, "beside": beside, **found})
-    return {
-        "settings": {
-            "seconds": seconds,
-            "ahead_s": AHEAD_S,
-            "chunk_s": chunk_s,
-            "other_per_s": OTHER_PER_S,
-            "tick_ms": TICK_S * 1000,
-        },
-        "clock_offset_us": offset_us,
-        "floor": floor,
-        "rows": rows,
-    }
+                rows.append({"type": case.kind.value, **dict(zip(case._fields[1:], case[1:], strict=True)), **found})
+    return {"settings": {**settings, "tick_ms": TICK_S * 1000}, **clock, "floor": floor, "rows": rows}
 
 
-def lateness(
-    servers: Servers,
-    kind: str,
-    rate: int,
-    slots: int,
-    beside: str,
-    seconds: float,
-    windows: int,
-    chunk_s: float = CHUNK_S,
-) -> Row:
+def lateness(servers: Servers, case: Case, seconds: float, chunk_s: float, windows: int) -> Row:
     """Send at a steady rate for some seconds; return medians, over windows of that time, of the lateness in ms."""
     servers.flush()
-    number = int(rate * seconds)
-    args = (servers.url, kind, slots, number, beside == BUSY)
-    ahead_s = AHEAD_S
-    if beside == ALONE:
+    number, ahead_s = int(case.rate_per_s * seconds), AHEAD_S
+    if case.beside == ALONE:
         ahead_s, chunk_s = AHEAD_S + number / LEAST_SENT_PER_S, seconds
-    consumer, sender = Child(_consume, *args), Child(_send, *args, rate, ahead_s, chunk_s)
+    consumer = Child(_consume, servers.url, case, number)
+    sender = Child(_send, servers.url, case, number, ahead_s, chunk_s)
     consumer.wait_ready()
     consumer.go()
     sender.wait_ready()
@@ -101,14 +94,13 @@ def lateness(
         sent = sender.result(LIMIT_S)
         found = consumer.result(LIMIT_S)
     late_ms: list[float] = found["late_ms"]
+    cpu_s = {"sender": sent["cpu_s"], "consumer": found["cpu_s"], "server": meter.cost.server_cpu_s}
     return {
         **_merged([percentiles(part) for part in _windows(late_ms, windows)]),
         "delivered": len(late_ms),
         "early": sum(late < 0 for late in late_ms),
         "sent_per_s": rounded(number / sent["took_s"]),
-        "sender_cpu_us": rounded(sent["cpu_s"] * 1e6 / number),
-        "consumer_cpu_us": rounded(found["cpu_s"] * 1e6 / number),
-        "server_cpu_us": rounded(meter.cost.server_cpu_s * 1e6 / number),
+        **{f"{who}_cpu_us": rounded(used_s * 1e6 / number) for who, used_s in cpu_s.items()},
     }
 
 
@@ -148,33 +140,27 @@ def clock_offset_us(servers: Servers) -> float:
     return round(min(readings)[1] * 1e6, 1)
 
 
-def _topic(topic_type: TopicType, slots: int) -> Topic:
-    return Topic(f"late-{topic_type.value.lower()}-{slots}", topic_type, slots=slots)
-
-
 _OTHER = Topic("late-other", TopicType.PRIORITY, slots=4)
 
 
-def _consume(line: Line, url: str, kind: str, slots: int, number: int, busy: bool) -> dict[str, Any]:
-    topic_type = TopicType(kind)
+def _consume(line: Line, url: str, case: Case, number: int) -> dict[str, Any]:
     late_ms: list[float] = []
     finished = threading.Event()
     clock_ns = time.time_ns
 
-    def handle_timed(delivery: Delivery) -> None:
-        late_ms.append(clock_ns() / 1e6 - delivery.store_score)
-        if len(late_ms) == number:
-            finished.set()
+    def due_ms(delivery: Delivery) -> float:
+        return delivery.store_score if case.kind.timed else int(delivery.content.rpartition(b":")[2]) / 1e6
 
-    def handle_priority(delivery: Delivery) -> None:
-        late_ms.append((clock_ns() - int(delivery.content.rpartition(b":")[2])) / 1e6)
+    def handle(delivery: Delivery) -> None:
+        now_ms = clock_ns() / 1e6
+        late_ms.append(now_ms - due_ms(delivery))
         if len(late_ms) == number:
             finished.set()
 
     with RmqClient(url) as client:
-        client.listener(_topic(topic_type, slots))(handle_timed if topic_type.timed else handle_priority)
-        if busy:
-            client.listener(_OTHER)(_nothing)
+        client.listener(case.topic)(handle)
+        if case.beside == BUSY:
+            client.listener(_OTHER)(lambda _: None)
         line.ready()
         client.start()
         used_s = cpu_s()
@@ -184,28 +170,26 @@ def _consume(line: Line, url: str, kind: str, slots: int, number: int, busy: boo
     return {"late_ms": late_ms, "cpu_s": used_s}
 
 
-def _send(
-    line: Line, url: str, kind: str, slots: int, number: int, busy: bool, rate: int, ahead_s: float, chunk_s: float
-) -> dict[str, float]:
-    topic_type = TopicType(kind)
+def _send(line: Line, url: str, case: Case, number: int, ahead_s: float, chunk_s: float) -> dict[str, float]:
+    kind, rate = case.kind, case.rate_per_s
     sent = others = 0
     with RmqClient(url) as client:
-        producer = client.producer(_topic(topic_type, slots))
-        other = client.producer(_OTHER) if busy else None
+        producer = client.producer(case.topic)
+        other = client.producer(_OTHER) if case.beside == BUSY else None
         line.ready()
         started_s, from_s, used_s = time.perf_counter(), time.time(), cpu_s()
         while sent < number:
             elapsed_s = time.perf_counter() - started_s
-            if topic_type is TopicType.PRIORITY:
+            if not kind.timed:
                 until = min(number, int(elapsed_s * rate) + 1)
                 producer.send_many([_at_once(index) for index in range(sent, until)])
                 sent = until
             elif elapsed_s * rate >= sent:
                 until = min(number, sent + int(rate * chunk_s))
-                while sent < until:
-                    part = min(until, sent + PART) if topic_type is TopicType.RANGE_MERGE else until
-                    producer.send_many(_timed(topic_type, sent, part, from_s + ahead_s, rate))
-                    sent = part
+                part = PART if kind is TopicType.RANGE_MERGE else number
+                for first in range(sent, until, part):
+                    producer.send_many(_timed(kind, first, min(until, first + part), from_s + ahead_s, rate))
+                sent = until
             if other is not None:
                 until = int(elapsed_s * OTHER_PER_S)
                 other.send_many([PriorityMessage(b"other:%d" % index, 1_000) for index in range(others, until)])
@@ -219,18 +203,12 @@ def _at_once(index: int) -> Message:
 
 
 def _timed(topic_type: TopicType, first: int, last: int, from_s: float, rate: int) -> Iterator[Message]:
-    """Yield messages whose due times are spread evenly: so many of them each millisecond."""
-    now_ms = int(time.time() * 1000)  # once: ranges that shrink while the messages are made would be due too densely
-    for index in range(first, last):
-        due_ms = int((from_s + index / rate) * 1000)
-        if topic_type is TopicType.FIXED_TIME:
-            yield FixedTimeMessage(b"m:%d" % index, fixed_time_ms=due_ms)
-        else:
-            yield RangeMergeMessage(b"m:%d" % index, time_range_ms=due_ms - now_ms)
-
-
-def _nothing(delivery: Delivery) -> None:
-    del delivery
+    """Return messages whose due times are spread evenly: so many of them each millisecond."""
+    contents = (b"m:%d" % index for index in range(first, last))
+    # the time once: ranges that shrink while the messages are made would be due too densely
+    basis_ms = 0 if topic_type is TopicType.FIXED_TIME else int(time.time() * 1000)
+    due_ms = (int((from_s + index / rate) * 1000) - basis_ms for index in range(first, last))
+    return messages(topic_type, contents, due_ms)
 
 
 def _windows(values: Sequence[float], number: int) -> list[Sequence[float]]:
@@ -264,7 +242,7 @@ def tables(document: Document) -> str:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, help="length of each case (8; quick: 2)")
-    parser.add_argument("--chunk-s", type=float, help="so much load a bulk send of the time topics holds, seconds (1)")
+    parser.add_argument("--chunk-s", type=float, default=CHUNK_S, help="load of a bulk send of the time topics (1 s)")
 
 
 def _panel(kind: TopicType) -> rendering.Panel:

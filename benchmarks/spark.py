@@ -72,14 +72,8 @@ def _nowhere(frame: DataFrame, name: str) -> None:
 
 def _sink(servers: Servers, frame: DataFrame, **settings: str) -> None:
     topic = loads.topic(KIND, SLOTS)
-    options = {
-        "url": servers.url,
-        "topic": topic.name,
-        "type": KIND.name,
-        "slots": SLOTS,
-        "time_range": f"{DELAY_MS}ms",
-    }
-    frame.write.format("rmq").mode("append").options(**options, **settings).save()
+    options = {"url": servers.url, "type": KIND.name, "slots": SLOTS, "time_range": f"{DELAY_MS}ms", **settings}
+    frame.write.format("rmq").mode("append").options(topic=topic.name, **options).save()
 
 
 def _senders(servers: Servers, number: int, processes: int) -> list[Child]:

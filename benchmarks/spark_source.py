@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -68,11 +67,11 @@ def _source(session: SparkSession, servers: Servers, cargo: str, tasks: int, bat
     return session.readStream.format("rmq").options(**options).load()
 
 
-def drain(stream: DataFrame) -> Any:
-    """Let Spark read all that is there and drop it; return the ended query."""
+def drain(stream: DataFrame, **trigger: Any) -> Any:
+    """Let Spark read all that is there, or what another trigger says, and drop it; return the ended query."""
     with tempfile.TemporaryDirectory(prefix="rmq-bench-") as folder:
-        writer = stream.writeStream.format("noop").option("checkpointLocation", folder).trigger(availableNow=True)
-        query = writer.start()
+        writer = stream.writeStream.format("noop").option("checkpointLocation", folder)
+        query = writer.trigger(**trigger or {"availableNow": True}).start()
         query.awaitTermination(LIMIT_S)
         return query
 
@@ -107,15 +106,12 @@ def _query(
 
 def _nothing(session: SparkSession, number: int, tasks: int) -> dict[str, float]:
     """Let Spark take as many rows from Python, without Redis."""
-    seconds: list[float] = []
-    before_s = spark_cpu_s(session)
+    seconds, before_s = list[float](), 0.0
     for rows in (0, number):
         stream = session.readStream.format("nothing").options(number=rows, tasks=tasks).load()
         started_s = time.perf_counter()
         before_s = spark_cpu_s(session)
-        with tempfile.TemporaryDirectory(prefix="rmq-bench-") as folder:
-            writer = stream.writeStream.format("noop").option("checkpointLocation", folder).trigger(once=True)
-            writer.start().awaitTermination(LIMIT_S)
+        drain(stream, once=True)
         seconds.append(time.perf_counter() - started_s)
     spark_s = spark_cpu_s(session) - before_s
     rate = number / max(seconds[1] - seconds[0], 1e-3)
@@ -141,19 +137,12 @@ def _listen(servers: Servers, cargo: str, number: int, processes: int) -> dict[s
 
 
 def _consume(line: Line, url: str, cargo: str) -> float:
-    read = loads.reader(cargo)
-
-    def handle(deliveries: list[Any]) -> None:
-        read(deliveries)
-
     with RmqClient(url) as client:
-        client.listener(_topic(cargo), batch=loads.BATCH)(handle)
-        ended = threading.Event()
+        client.listener(_topic(cargo), batch=loads.BATCH)(loads.reader(cargo))
         line.ready()
         before_s = cpu_s()
         client.start()
-        threading.Thread(target=lambda: (line.hear(), ended.set()), daemon=True).start()
-        ended.wait(LIMIT_S)
+        line.hear()
         used_s = cpu_s() - before_s
         client.stop()
     return used_s

@@ -60,12 +60,8 @@ def latency(server: Servers, messages: int, per_second: int, unacked: int) -> di
         wait_until(lambda: len(late_ms) >= messages, LIMIT_S)
         client.stop()
     plain_ms = latency_plain(server, messages, per_second)
-    return {
-        "messages": len(late_ms),
-        "unacked": unacked,
-        **spread("RMQ", late_ms),
-        **spread("redis-py", plain_ms),
-    }
+    numbers = {"messages": len(late_ms), "unacked": unacked}
+    return {**numbers, **spread("RMQ", late_ms), **spread("redis-py", plain_ms)}
 
 
 def latency_plain(server: Servers, messages: int, per_second: int) -> list[float]:

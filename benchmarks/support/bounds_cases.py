@@ -6,38 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from benchmarks.support.bounds_place import (
-    FAILURE,
-    FAR,
-    FILLED,
-    ME,
-    MIB,
-    Fill,
-    Make,
-    Place,
-    case,
-    empty,
-    on,
-    run,
-    small,
-)
+from benchmarks.support.bounds_place import FAR, FILLED, ME, Fill, Make, Place, case, empty, failure, on, run, small
 from rmq import Fixed, Merge, RangeMergeMessage, Retention, Sliding, Sum, TopicType, WhenFull
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import CHUNK, Claim, Driver, How, Reading
 from rmq.spark.marks import Mark, send_once
 from tests.support import core
-from tests.support.core import (
-    Call,
-    ClaimPart,
-    EncodedMessage,
-    Outcomes,
-    claims,
-    control,
-    dead,
-    shared,
-    streams,
-    viewing,
-)
+from tests.support.core import Call, ClaimPart, Outcomes, claims, control, dead, shared, streams, viewing
 from tests.support.one_slot import claim_group, claim_slot, settle_group, settle_slot
 
 MAX_BATCH, NACK_BATCH, CONTROL_BATCH = claims.MAX_BATCH, claims.NACK_BATCH, claims.CONTROL_BATCH
@@ -53,7 +28,7 @@ P, F, R, S = TopicType.PRIORITY, TopicType.FIXED_TIME, TopicType.RANGE_MERGE, To
 # --- sending
 
 
-def send(place: Place, messages: Sequence[EncodedMessage]) -> Call[Any]:
+def send(place: Place, messages: Sequence[core.EncodedMessage]) -> Call[Any]:
     """Send a batch."""
     return core.send_calls(place.topic)(0, messages, True)
 
@@ -61,7 +36,7 @@ def send(place: Place, messages: Sequence[EncodedMessage]) -> Call[Any]:
 def batch(score: int = FAR, stored: int | None = None) -> Fill:
     """Return what makes as many messages as a call takes, beside as many with another score that are in the backlog."""
 
-    def fill(place: Place) -> list[EncodedMessage]:
+    def fill(place: Place) -> list[core.EncodedMessage]:
         if stored is not None:
             place.store(MAX_BATCH, score=stored)
         return place.messages(MAX_BATCH, score)
@@ -76,7 +51,7 @@ def send_many(place: Place, _: Any) -> Call[Any]:
     return core.QueueSends(place.topic).joined(batches, True)
 
 
-def sums(place: Place) -> list[EncodedMessage]:
+def sums(place: Place) -> list[core.EncodedMessage]:
     """Put sums into the backlog; return as many sends that fold into them."""
     messages = [core.encode(place.topic, RangeMergeMessage(name, body=1)) for name in place.names(MAX_BATCH, "c")]
     place.zset(place.keys.store, [message.content for message in messages], FAR)
@@ -84,7 +59,7 @@ def sums(place: Place) -> list[EncodedMessage]:
     return messages
 
 
-def part_call(place: Place, messages: Sequence[EncodedMessage]) -> Call[Any]:
+def part_call(place: Place, messages: Sequence[core.EncodedMessage]) -> Call[Any]:
     """Build the call of `send_many` on a topic that merges: it may take the first messages only."""
     calls = core.send_calls(place.topic)
     assert isinstance(calls, core.MergedSends)
@@ -195,7 +170,7 @@ CLAIMING = [
          most=256, ttl="1s", max_dead=1),
     case("claim", "as many slots as a call has", many_slots, claim_slots, most=16, slots=1_024),
     case("settle", "1,000 acks", lambda place: Outcomes(place.failed(MAX_BATCH, 16)), on(settle_slot, FILLED),
-         most=core.FREED_BYTES // MIB),
+         most=core.FREED_BYTES // 2**20),
     small("settle", "256 whole claims", whole_claims, on(settle_slot, FILLED)),
     case("settle", "to retry", lambda place: place.failed(NACK_BATCH, 5), nack()),
     case("settle", "to bury", lambda place: place.failed(NACK_BATCH, 5), nack("bury"), most=PORTION),
@@ -351,7 +326,7 @@ def failed_before(place: Place) -> None:
     """Let a query have read what had failed before, each at a time of its own."""
     names = store(place)
     place.zset(place.keys.store, names, 1, 0)
-    failures = {name: FAILURE.replace('"1"', f'"{number}"') for number, name in enumerate(names)}
+    failures = {name: failure(number) for number, name in enumerate(names)}
     place.client.hset(place.keys.error, mapping=failures)
     run(place.client, chunk()(place, None))
 
@@ -362,8 +337,8 @@ def swept(place: Place) -> None:
     score = int(place.client.zscore(place.keys.prepare, names[0]) or 0)
     place.client.delete(place.keys.prepare)
     place.zset(place.keys.store, names, score % 1000, 0)
-    failure = f'{{"claim":"{score}","merged":"0","type":"LeaseExpired"}}'
-    place.client.hset(place.keys.error, mapping=dict.fromkeys(names, failure))
+    expiry = f'{{"claim":"{score}","merged":"0","type":"LeaseExpired"}}'
+    place.client.hset(place.keys.error, mapping=dict.fromkeys(names, expiry))
 
 
 REFUSE = partial(on, spark_calls.refuse_contents, Claim(DRIVER, 1, 0))
@@ -435,8 +410,7 @@ def all_entries(place: Place) -> Outcomes:
     place.client.xclaim(place.keys.store, ME.group, "other", message_ids=dying, **GONE)
     place.client.xclaim(place.keys.store, ME.group, "(waiting)", 0, others[1::2], retrycount=1, justid=True)
     retry(place, others[1::2])
-    place.zset(place.own.dead, place.names(2_000), 1)
-    place.client.hset(place.own.reason, mapping=dict.fromkeys(place.names(2_000), FAILURE))
+    place.zset(place.own.dead, place.failures(place.names(2_000), place.own.reason), 1)
     place.entries(MAX_BATCH)
     return Outcomes(acks=acks(others[::2]), nacks=nacks(acks(nacked), "bury"))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.support.bounds_cases import AGAIN, CLAIM, MARK, REFUSE, SETTLE, P, R, chunk, nacks, part_call
-from benchmarks.support.bounds_place import FAILURE, FAR, FILLED, Case, Make, Place, on, run
+from benchmarks.support.bounds_place import FAR, FILLED, Case, Make, Place, on, run
 from rmq import Collect, Fixed, Merge, TopicType
 from rmq.spark.calls import How
 from rmq.spark.marks import send_once
@@ -97,7 +97,7 @@ class Collected:
 
     def dead(self, names: list[bytes]) -> list[bytes]:
         """Bury messages."""
-        self.place.client.hset(self.place.keys.reason, mapping=dict.fromkeys(names, FAILURE))
+        self.place.failures(names, self.place.keys.reason)
         return self._put("dead", self.place.now_ms - 1_000_000, "dead_body", names, "d")
 
     def read(self) -> list[bytes]:

@@ -17,7 +17,6 @@ from tests.support.one_slot import claim_group
 MIB = 1_048_576
 FAR = 2**52
 """A priority, or a time, that every script takes."""
-FAILURE = json.dumps({"first_ms": "1", "last_ms": "2", "type": "ValueError", "message": "no" * 200})
 ME = core.Member("g", "me")
 
 _FILL_HASH = """
@@ -33,6 +32,11 @@ for i = 1, ARGV[2] do
 end
 return ids
 """
+
+
+def failure(first_ms: int = 1) -> str:
+    """Return a failure as it is stored."""
+    return json.dumps({"first_ms": str(first_ms), "last_ms": "2", "type": "ValueError", "message": "no" * 200})
 
 
 @dataclass
@@ -86,9 +90,9 @@ class Place:
         for first in range(0, len(names) if self.body_bytes else 0, 250):
             self.client.eval(_FILL_HASH, 1, key, self.body_bytes, *names[first : first + 250])
 
-    def failures(self, names: list[bytes]) -> list[bytes]:
-        """Give contents a last failure."""
-        self.client.hset(self.keys.error, mapping=dict.fromkeys(names, FAILURE))
+    def failures(self, names: list[bytes], key: str = "") -> list[bytes]:
+        """Give contents a failure, by default as their last one."""
+        self.client.hset(key or self.keys.error, mapping=dict.fromkeys(names, failure()))
         return names
 
     def born(self, names: list[bytes]) -> list[bytes]:
@@ -127,9 +131,8 @@ class Place:
         """Put dead messages with reasons and bodies."""
         names = self.names(number, prefix)
         self.zset(self.keys.dead, names, self.now_ms - 1_000_000)
-        self.client.hset(self.keys.reason, mapping=dict.fromkeys(names, FAILURE))
         self.bodies(self.keys.dead_body, names)
-        return names
+        return self.failures(names, self.keys.reason)
 
     def entries(self, number: int) -> list[str]:
         """Append entries to the stream; return their ids."""

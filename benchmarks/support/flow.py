@@ -321,12 +321,8 @@ class _Seen:
             self.report(line)
 
     def result(self, used_s: float) -> dict[str, Any]:
-        return {
-            "progress": self.progress,
-            "seen": self.contents,
-            "cpu_s": cpu_s() - used_s,
-            "peak_mb": peak_mb(),
-        }
+        found = {"progress": self.progress, "seen": self.contents}
+        return {**found, "cpu_s": cpu_s() - used_s, "peak_mb": peak_mb()}
 
 
 def _consume(line: Line, url: str, kind: str, slots: int, site: Site, owned: int) -> dict[str, Any]:

@@ -10,14 +10,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import psutil
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceStreamReader,
-    InputPartition,
-    WriterCommitMessage,
-)
+from pyspark.sql import DataFrame, SparkSession, datasource
 from pyspark.sql.types import StructType
 
 from benchmarks.support.harness import ROOT, Row
@@ -86,7 +79,7 @@ def rows_by_tasks(samples: list[Sample], beside: Mapping[str, str]) -> list[Row]
     return rows
 
 
-class NothingSource(DataSource):
+class NothingSource(datasource.DataSource):
     """Rows to and from Python and nothing else: what Spark takes for itself of a sink's and a source's time.
 
     Options: `number` of rows of a batch, the only one; `tasks` that make them.
@@ -101,22 +94,22 @@ class NothingSource(DataSource):
         """Return the columns of the source."""
         return QUEUE
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceArrowWriter:
         """Return a sink that counts."""
         return _Counter()
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:
         """Return a source that makes rows of one batch up."""
         return _Maker(int(self.options["number"]), int(self.options["tasks"]))
 
 
-class _Counter(DataSourceArrowWriter):
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+class _Counter(datasource.DataSourceArrowWriter):
+    def write(self, iterator: Iterator[Any]) -> datasource.WriterCommitMessage:
         sum(batch.num_rows for batch in iterator)
-        return WriterCommitMessage()
+        return datasource.WriterCommitMessage()
 
 
-class _Maker(DataSourceStreamReader):
+class _Maker(datasource.DataSourceStreamReader):
     def __init__(self, number: int, tasks: int) -> None:
         self._number, self._tasks = number, tasks
 
@@ -126,10 +119,10 @@ class _Maker(DataSourceStreamReader):
     def latestOffset(self, *_: Any) -> dict[str, int]:
         return {"batch": 1}
 
-    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
-        return [InputPartition(self._number // self._tasks) for _ in range(self._tasks)]
+    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[datasource.InputPartition]:
+        return [datasource.InputPartition(self._number // self._tasks) for _ in range(self._tasks)]
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+    def read(self, partition: datasource.InputPartition) -> Iterator[Any]:
         topic = Topic("nothing", TopicType.PRIORITY, slots=SLOTS)
         names = [b"order:%014d" % index for index in range(CHUNK)]
         chunk = Chunk(CHUNK, 0, 0, names, list(range(1_000, 1_000 + CHUNK)), None)

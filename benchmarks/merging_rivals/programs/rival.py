@@ -73,12 +73,7 @@ class Run:
     """
 
     def __init__(
-        self,
-        asked: Case,
-        key: str,
-        items: Sequence[Item] | None,
-        count: int | None = None,
-        total: int | None = None,
+        self, asked: Case, key: str, items: Sequence[Item] | None, count: int | None = None, total: int | None = None
     ) -> None:
         self._case = asked
         self._name = uuid.uuid4().hex
