@@ -125,7 +125,7 @@ def flow(
             child.end()
     number, cost = share * senders, meter.cost
     from_s, until_s = min(each["progress"][0][0] for each in sent), max(each["progress"][-1][0] for each in sent)
-    ended_s = max(each["progress"][-1][0] for each in consumed)
+    ended_s = max(each["progress"][-1][0] for each in consumed if each["progress"])
     sends, takes = ([each["progress"] for each in side] for side in (sent, consumed))
     return {
         "sent_per_s": number / (until_s - from_s),
