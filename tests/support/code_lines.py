@@ -44,8 +44,8 @@ CEILINGS = {
     "rmq/*.py": 782,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_507,
-    "benchmarks": 6_725,
+    "tests": 79_506,
+    "benchmarks": 5_987,
 }
 """Most lines of code of a package; one that is not listed may have none."""
 
