@@ -33,6 +33,10 @@ MERGES = {
 }
 """Name -> how a topic merges, and the body of its messages."""
 
+RANGE = "time_range_ms" if hasattr(RangeMergeMessage, "time_range_ms") else "time_range"
+TIME = "fixed_time_ms" if hasattr(rmq.FixedTimeMessage, "fixed_time_ms") else "fixed_time"
+"""Arguments for numbers of ms: the checkout before the redesign took them without a unit in the name."""
+
 _numbers = count(1)
 
 
@@ -106,9 +110,9 @@ def messages(
         return [rmq.StreamMessage(content, body=payload) for content in contents]
     if kind == "RANGE_MERGE":
         range_ms = 1 if due else 3_600_000
-        return [RangeMergeMessage(content, time_range_ms=range_ms, body=payload) for content in contents]
+        return [RangeMergeMessage(content, body=payload, **{RANGE: range_ms}) for content in contents]
     at_ms = int(time.time() * 1000) + (1_000 if due else 3_600_000)
-    return [rmq.FixedTimeMessage(content, fixed_time_ms=at_ms, body=payload) for content in contents]
+    return [rmq.FixedTimeMessage(content, body=payload, **{TIME: at_ms}) for content in contents]
 
 
 def group_of(kind: str) -> dict[str, Any]:

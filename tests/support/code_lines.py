@@ -45,7 +45,7 @@ CEILINGS = {
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
     "tests": 79_506,
-    "benchmarks": 5_987,
+    "benchmarks": 5_989,
 }
 """Most lines of code of a package; one that is not listed may have none."""
 
