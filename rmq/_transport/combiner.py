@@ -24,10 +24,6 @@ MOST_SHARED = 64
 FAR_S, MOST_FAR = 0.000_5, 16
 """From this round-trip time on, in seconds, so many requests may be under way; else as many as the runtime says."""
 
-SERVED_S = 0.000_02
-"""Seconds of a round trip for each call that it carries, which say nothing of the way: to pack, to run and to parse.
-Where less is needed, a way of up to a millisecond may count as near."""
-
 FORGOTTEN, FORGOTTEN_S = 1.02, 0.000_01
 """The shortest round trip grows by this factor and these seconds with each one, so that a longer way is noticed."""
 
@@ -125,8 +121,7 @@ class Combiner:
                 for each in failed:
                     each.outcome = unsent(each.call)
             if round_trip_s:
-                way_s = max(0.0, round_trip_s - SERVED_S * len(served))
-                self._shortest_s = min(way_s, self._shortest_s * FORGOTTEN + FORGOTTEN_S)
+                self._shortest_s = min(round_trip_s, self._shortest_s * FORGOTTEN + FORGOTTEN_S)
             chosen = self._hand_over()
         for each in (*served, *failed):
             each.wake()

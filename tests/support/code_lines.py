@@ -29,7 +29,7 @@ CEILINGS = {
     "rmq/_processes": 1_793,
     "rmq/_schedules": 509,
     "rmq/_sending": 619,
-    "rmq/_transport": 2_633,
+    "rmq/_transport": 2_631,
     "rmq/adapters": 344,
     "rmq/aio": 1_605,
     "rmq/cli": 3_358,
@@ -44,7 +44,7 @@ CEILINGS = {
     "rmq/*.py": 782,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_506,
+    "tests": 79_496,
     "benchmarks": 5_989,
 }
 """Most lines of code of a package; one that is not listed may have none."""

@@ -63,18 +63,6 @@ def test_to_a_server_far_away_several_requests_are_under_way():
     assert [combiner.enter(CALL) for _ in range(4)] == [None] * 4
 
 
-def test_a_request_of_many_calls_takes_long_also_to_a_server_that_is_near():
-    combiner = Combiner(OneAtOnce())
-    assert combiner.enter(CALL) is None
-    served: list[WaitingCall] = []
-    for _ in range(60):
-        waiting = [queued(combiner) for _ in range(50)]
-        combiner.leave(0.001_2 if served else 0.000_1, served)
-        assert [each.combines for each in waiting[:2]] == [True, False]
-        waiting[0].wait()
-        served = combiner.take(waiting[0])
-
-
 def test_eight_threads_call_alone_at_once():
     combiner = Combiner(THREADS)
     assert [combiner.enter(CALL) for _ in range(8)] == [None] * 8
