@@ -33,7 +33,7 @@ QUESTIONS = {
 """What a newcomer asks. The map answers each in a line of its own."""
 
 
-def test_a_newcomer_finds_the_answer_in_one_hop() -> None:
+def test_the_map_has_a_line_for_what_a_newcomer_asks() -> None:
     assert QUESTIONS <= ROWS.keys()
 
 
