@@ -500,8 +500,8 @@ class Consumer(Generic[PayloadT]):
 
 
 def _cost_of(selections: Sequence[Selection]) -> float:
-    rows = sum([len(rows) for _, rows in selections])
-    return sum([claim.bytes_of(rows) for claim, rows in selections]) if rows <= MOST_SHARED_ROWS else inf
+    number = sum([len(rows) for _, rows in selections])
+    return sum([claim.bytes_of(rows) for claim, rows in selections]) if number <= MOST_SHARED_ROWS else inf
 
 
 def poll_all(

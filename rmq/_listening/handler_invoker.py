@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, replace
@@ -162,7 +162,7 @@ class HandlerInvoker:
             )
 
     def _count(
-        self, ready: Sequence[Selection], deliveries: Sequence[Delivery], started_s: float, error: BaseException | None
+        self, ready: Sequence[Selection], deliveries: Iterable[Delivery], started_s: float, error: BaseException | None
     ) -> None:
         """Count a call and its duration; log a failure or a `RetryAfterError`."""
         if error is not None and (delay_ms := retry_after_ms(error)) is not None:
