@@ -108,6 +108,10 @@ def measure(options: argparse.Namespace) -> Document:
     """Run each load with both checkouts in turn; ratios are medians of pairs, and of the least of each side."""
     share = 0.5 if options.quick else 1.0
     names = [name for name in CASES if not options.only or any(part in name for part in options.only)]
+    if not names:
+        raise SystemExit(f"--only is {' '.join(options.only)!r}; no load has a part of this in its name")
+    if not (options.base / "rmq").is_dir():
+        raise SystemExit(f"--base is {options.base}; it must be a checkout of RMQ")
     rows: list[Row] = []
     with standalone() as servers, ExitStack() as stack:
         folders = (options.base.resolve(), ROOT)

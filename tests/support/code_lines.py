@@ -45,7 +45,7 @@ CEILINGS = {
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
     "tests": 79_496,
-    "benchmarks": 5_989,
+    "benchmarks": 5_993,
 }
 """Most lines of code of a package; one that is not listed may have none."""
 
