@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from rmq._io.wire import Credentials, Wire, poller, wire_factory
+from rmq._io.wire import CredentialProvider, Wire, poller, wire_factory
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -187,7 +187,7 @@ class Runtime:
         waiting.poll(timeout_s * 1000)
 
     def wire_factory(
-        self, url: str, timeout_s: float, connect_s: float | None = None, credentials: Credentials | None = None
+        self, url: str, timeout_s: float, connect_s: float | None = None, credentials: CredentialProvider | None = None
     ) -> Callable[[], Wire]:
         """Return a factory of unconnected wires to a server; see `rmq._io.wire.wire_factory`."""
         return wire_factory(url, timeout_s, connect_s, credentials)

@@ -1,10 +1,14 @@
-"""Secrets from the environment: in a variable, or in a file that a variable names, as containers mount them."""
+"""Secrets from the environment, in a variable or in a file that it names, as containers mount them; and credentials."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from redis import CredentialProvider, exceptions
 
 from rmq.errors import InvalidValueError
 
@@ -40,3 +44,37 @@ def read_secret(path: Path, name: str) -> str:
         rule = "is empty" if not text else f"is longer than {_MOST_BYTES} bytes"
         raise InvalidValueError(f"{name} names the file {str(path)!r}, which {rule}")
     return text
+
+
+class Credentials(CredentialProvider):
+    """The credentials of a provider of the program, asked for at each connection.
+
+    A provider that fails is like a server that cannot be reached: the call is repeated until its deadline.
+
+    Args:
+        provider: The program's provider.
+    """
+
+    def __init__(self, provider: CredentialProvider) -> None:
+        self._provider = provider
+
+    def get_credentials(self) -> Any:
+        """Return the username and password, or the password alone."""
+        try:
+            return self._provider.get_credentials()
+        except Exception as error:
+            raise _no_credentials(error) from error
+
+    async def get_credentials_async(self) -> Any:
+        """Return the same without blocking the event loop: a provider that is not asynchronous runs in a thread."""
+        method = getattr(type(self._provider), "get_credentials_async", None)  # one of another base may have none
+        if method in (None, CredentialProvider.get_credentials_async):
+            return await asyncio.to_thread(self.get_credentials)
+        try:
+            return await self._provider.get_credentials_async()
+        except Exception as error:
+            raise _no_credentials(error) from error
+
+
+def _no_credentials(error: Exception) -> exceptions.ConnectionError:
+    return exceptions.ConnectionError(f"the credential provider raised {type(error).__name__}: {error}")

@@ -5,7 +5,6 @@ Only this module uses names of redis-py that have no types, or that differ betwe
 
 from __future__ import annotations
 
-import asyncio
 import re
 import select
 import socket
@@ -242,42 +241,8 @@ class Wire:
             raise ReplyError(_text(error)) from None
 
 
-class Credentials(CredentialProvider):
-    """The credentials of a provider of the program, asked for at each connection.
-
-    A provider that fails is like a server that cannot be reached: the call is repeated until its deadline.
-
-    Args:
-        provider: The program's provider.
-    """
-
-    def __init__(self, provider: CredentialProvider) -> None:
-        self._provider = provider
-
-    def get_credentials(self) -> Any:
-        """Return the username and password, or the password alone."""
-        try:
-            return self._provider.get_credentials()
-        except Exception as error:
-            raise _no_credentials(error) from error
-
-    async def get_credentials_async(self) -> Any:
-        """Return the same without blocking the event loop: a provider that is not asynchronous runs in a thread."""
-        method = getattr(type(self._provider), "get_credentials_async", None)  # one of another base may have none
-        if method in (None, CredentialProvider.get_credentials_async):
-            return await asyncio.to_thread(self.get_credentials)
-        try:
-            return await self._provider.get_credentials_async()
-        except Exception as error:
-            raise _no_credentials(error) from error
-
-
-def _no_credentials(error: Exception) -> exceptions.ConnectionError:
-    return exceptions.ConnectionError(f"the credential provider raised {type(error).__name__}: {error}")
-
-
 def wire_factory(
-    url: str, timeout_s: float, connect_s: float | None = None, credentials: Credentials | None = None
+    url: str, timeout_s: float, connect_s: float | None = None, credentials: CredentialProvider | None = None
 ) -> Callable[[], Wire]:
     """Return a factory of unconnected wires to a standalone server.
 
@@ -316,7 +281,7 @@ def unusable(error: Exception) -> InvalidUrlError:
     return InvalidUrlError(f"this Redis URL cannot be used: {why}")
 
 
-def checked_maker(pool: Any, retry: Any, credentials: Credentials | None) -> Callable[[], Any]:
+def checked_maker(pool: Any, retry: Any, credentials: CredentialProvider | None) -> Callable[[], Any]:
     """Return a factory of a pool's connections; create one at once, since redis-py checks a URL's options only then.
 
     Options of the URL override those of the pool, except those that RMQ relies on.

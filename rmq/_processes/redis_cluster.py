@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from rmq._io.wire import ReplyError, Wire, WireBrokenError, wire_factory
 from rmq._processes.cluster_plan import NodeView, Step, foreign_node, is_busy, missing_parts, next_steps, parse_node
-from rmq._transport.exchange import not_executed
+from rmq._transport.server_check import not_executed
 from rmq._transport.urls import Address
 from rmq.errors import RedisUnavailableError
 

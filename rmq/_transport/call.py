@@ -14,10 +14,6 @@ S = TypeVar("S")
 T = TypeVar("T")
 E = TypeVar("E", bound=RmqError)
 
-PUBLISH, SHARDED_PUBLISH = "PUBLISH", "SPUBLISH"
-"""Commands that send wakeups. A call names the first; it is replaced by the second with sharded pub/sub."""
-
-
 Refusals = Mapping[str, Callable[["Call[Any]", Sequence[str]], RmqError]]
 """Maps an error code to a function that makes the caller's error from the call and the words after the code."""
 

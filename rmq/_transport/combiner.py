@@ -10,13 +10,12 @@ Source: flat combining (Hendler, Incze, Shavit and Tzafrir, 2010).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from rmq._io.backend import Lock, Runtime
 from rmq._io.wire import NOTHING
-from rmq._transport.call import Call
 
 MOST_SHARED = 64
 """Maximum number of calls in one request: Redis serves nobody else while a script runs."""
@@ -32,14 +31,14 @@ class WaitingCall:
     """A call that waits for the round trip of an earlier one.
 
     Attributes:
-        call: The call.
+        call: The call; what is in it is not looked at here.
         combines: Whether its caller is to send the waiting calls together.
         outcome: What its caller gets; `NOTHING` until another caller has sent it.
     """
 
     __slots__ = ("_turn", "call", "combines", "outcome")
 
-    def __init__(self, call: Call[Any], turn: Lock) -> None:
+    def __init__(self, call: Any, turn: Lock) -> None:
         self.call = call
         self.combines = False
         self.outcome: Any = NOTHING
@@ -71,7 +70,7 @@ class Combiner:
         self._waiting: deque[WaitingCall] = deque()
         self._shortest_s = 0.0
 
-    def enter(self, call: Call[Any]) -> WaitingCall | None:
+    def enter(self, call: Any) -> WaitingCall | None:
         """Return `None` if the caller is to send the call alone, and then to `leave`. Otherwise queue it."""
         try:
             self._free.pop()
@@ -96,7 +95,7 @@ class Combiner:
         self,
         round_trip_s: float = 0.0,
         served: Sequence[WaitingCall] = (),
-        unsent: Callable[[Call[Any]], object] | None = None,
+        unsent: Callable[[Any], object] | None = None,
     ) -> None:
         """Hand over to the callers of waiting calls, if there are any, and wake those that were served.
 
@@ -148,19 +147,3 @@ class Combiner:
             self._waiting.remove(waiting)
         if waiting.combines:
             self.leave()
-
-
-def groups_of(calls: Sequence[WaitingCall], multi_slot_scripts: bool) -> list[list[WaitingCall]]:
-    """Group calls by the script call that carries them out: those that may be joined, or one alone.
-
-    Args:
-        calls: The calls.
-        multi_slot_scripts: Whether one script call may access several slots.
-    """
-    groups: dict[Hashable, list[WaitingCall]] = {}
-    for number, each in enumerate(calls):
-        call, joining = each.call, each.call.joining
-        slot = "" if multi_slot_scripts else call.keys[0]
-        kind = number if joining is None else (call.script, slot, *call.args[: joining.head])
-        groups.setdefault(kind, []).append(each)
-    return [*groups.values()]

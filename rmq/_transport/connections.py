@@ -18,13 +18,14 @@ from rmq._transport.call import Call, plain
 from rmq._transport.cluster import ClusterRouter
 from rmq._transport.dispatch import FIRST_PAUSE_S, LONGEST_PAUSE_S, Dispatch
 from rmq._transport.durability import Durability
-from rmq._transport.exchange import DurabilityBarrier, Exchange, not_executed, results_of
+from rmq._transport.exchange import DurabilityBarrier, Exchange, results_of
 from rmq._transport.node import Node, NodeFactory
 from rmq._transport.refusals import error_of, parsed
 from rmq._transport.router import Router, StandaloneRouter
 from rmq._transport.rpc_ids import RpcIdAllocator
 from rmq._transport.script_library import ScriptLibrary, default_scripts
 from rmq._transport.sentinel import SentinelRouter
+from rmq._transport.server_check import not_executed
 from rmq._transport.shared_calls import MOST_COST, SharedCalls
 from rmq._transport.urls import Address, RedisUrl, Topology
 from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError, RmqError, ScriptFailedError

@@ -17,27 +17,14 @@ from rmq._model.replies import PartlySent
 from rmq._model.times import monotonic_s
 from rmq._transport.call import Call, T
 from rmq._transport.cluster_map import Redirect, hash_slot, parse_redirect
-from rmq._transport.refusals import AOF_TROUBLE, error_of, parsed, reply_lost
+from rmq._transport.refusals import error_of, parsed, reply_lost
 from rmq._transport.script_library import ScriptLibrary
+from rmq._transport.server_check import AOF_TROUBLE, not_executed
 from rmq._transport.urls import Address
 from rmq.errors import DurabilityError, RedisUnavailableError, RmqError
 
-_NOT_EXECUTED = (
-    "NOSCRIPT", "LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "NOREPLICAS", "MISCONF",
-    "MOVED ", "ASK ",
-)  # fmt: skip
-_IN_SCRIPT = (": -READONLY ", ": -NOREPLICAS ", ": -MISCONF Redis is configured to save RDB ")
-"""The same errors as Redis 6.2 reports them from within a script. Each means that the first write was refused."""
-
 FREE_REDIRECTS = 4
 """Number of redirections that are followed without a pause."""
-
-
-def not_executed(message: str) -> bool:
-    """Return whether an error reply means that nothing was executed, so that any call is safe to repeat."""
-    if AOF_TROUBLE in message:  # returned by a script that tests one write first, not raised between two writes
-        return message.startswith("@user_script")
-    return message.startswith(_NOT_EXECUTED) or any(code in message for code in _IN_SCRIPT)
 
 
 UNCONFIRMED_S, SHORT_WAIT_MS = 10.0, 100

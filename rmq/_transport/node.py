@@ -17,8 +17,7 @@ from rmq._io.wire import NOTHING, Argument, ReplyError, Wire, WireBrokenError, W
 from rmq._model.times import monotonic_s
 from rmq._transport.combiner import Combiner
 from rmq._transport.durability import Durability
-from rmq._transport.exchange import not_executed
-from rmq._transport.server_check import Commands, check_server
+from rmq._transport.server_check import Commands, check_server, not_executed
 from rmq._transport.urls import Address, RedisUrl
 from rmq.errors import RedisUnavailableError, RmqError
 

@@ -144,14 +144,6 @@ NO_RIGHT = ("NOPERM", *NO_RIGHT_WITHIN)
 """The same errors, also outside scripts."""
 
 
-AOF_TROUBLE = ": -MISCONF Errors writing to the AOF file"
-"""Error that Redis 6.2 may raise between two writes of a script, which is then partly executed.
-
-It checks the state of the AOF before each write, and a background thread may set it meanwhile. Redis 7.0 and later
-check it only before the first write.
-"""
-
-
 def reply_lost(call: Call[Any], problem: str) -> ReplyLostError:
     """Return the error for a call that may or may not have been executed."""
     return call.error(ReplyLostError, f"the reply to {call.operation} on {call.target} was lost ({problem})")

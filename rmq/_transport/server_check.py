@@ -1,6 +1,7 @@
 """Checks the commands and settings of a server: refuses it, or logs a warning, if it may lose messages.
 
-The server is tested for commands instead of its version, since Valkey and others report a version of Redis.
+A server is tested for commands instead of its version, since Valkey and others report a version of Redis. Here is also
+which errors of a server mean that it has executed nothing.
 """
 
 from __future__ import annotations
@@ -10,18 +11,40 @@ from typing import cast
 
 from rmq._io.reports import reporter
 from rmq._io.wire import ReplyError, Wire, pack
-from rmq._transport.call import SHARDED_PUBLISH
 from rmq._transport.durability import Durability, DurabilityLevel
-from rmq._transport.exchange import not_executed
 from rmq.errors import UnsafeRedisError
 
 log = reporter("rmq.connections")
+
+PUBLISH, SHARDED_PUBLISH = "PUBLISH", "SPUBLISH"
+"""Commands that send wakeups. A call names the first; it is replaced by the second with sharded pub/sub."""
 
 NEWEST_NEEDED = "ZMSCORE"
 """One of the newest commands that the scripts need: it was added in Redis 6.2."""
 
 Commands = frozenset[str]
 """Names of the tested commands that a server has."""
+
+_NOT_EXECUTED = (
+    "NOSCRIPT", "LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "NOREPLICAS", "MISCONF",
+    "MOVED ", "ASK ",
+)  # fmt: skip
+_IN_SCRIPT = (": -READONLY ", ": -NOREPLICAS ", ": -MISCONF Redis is configured to save RDB ")
+"""The same errors as Redis 6.2 reports them from within a script. Each means that the first write was refused."""
+
+AOF_TROUBLE = ": -MISCONF Errors writing to the AOF file"
+"""Error that Redis 6.2 may raise between two writes of a script, which is then partly executed.
+
+It checks the state of the AOF before each write, and a background thread may set it meanwhile. Redis 7.0 and later
+check it only before the first write.
+"""
+
+
+def not_executed(message: str) -> bool:
+    """Return whether an error reply means that nothing was executed, so that any call is safe to repeat."""
+    if AOF_TROUBLE in message:  # returned by a script that tests one write first, not raised between two writes
+        return message.startswith("@user_script")
+    return message.startswith(_NOT_EXECUTED) or any(code in message for code in _IN_SCRIPT)
 
 
 def check_server(wire: Wire, shown: str, durability: Durability, warned: set[str]) -> Commands:

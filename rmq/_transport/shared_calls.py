@@ -6,7 +6,7 @@ is retried here: whoever gets no reply goes on alone, from the state that its `E
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,12 +15,12 @@ from rmq._io.backend import Runtime
 from rmq._io.wire import NOTHING, ReplyError, Wire, WireBrokenError, WireTimeoutError
 from rmq._model.times import monotonic_s
 from rmq._transport.call import Call, join
-from rmq._transport.combiner import WaitingCall, groups_of
+from rmq._transport.combiner import WaitingCall
 from rmq._transport.exchange import Exchange
 from rmq._transport.node import Node
-from rmq._transport.refusals import AOF_TROUBLE
 from rmq._transport.router import Router
 from rmq._transport.script_library import ScriptLibrary
+from rmq._transport.server_check import AOF_TROUBLE
 from rmq._transport.urls import Address
 from rmq.errors import RmqError
 
@@ -167,3 +167,19 @@ class SharedCalls:
         """Return the outcome of a joined call that was refused: `text` is that of an error within the script."""
         after = Exchange.after_loss if AOF_TROUBLE in text else Exchange.after_refusal
         return after(call, self._scripts, address, text)
+
+
+def groups_of(calls: Sequence[WaitingCall], multi_slot_scripts: bool) -> list[list[WaitingCall]]:
+    """Group calls by the script call that carries them out: those that may be joined, or one alone.
+
+    Args:
+        calls: The calls.
+        multi_slot_scripts: Whether one script call may access several slots.
+    """
+    groups: dict[Hashable, list[WaitingCall]] = {}
+    for number, each in enumerate(calls):
+        call, joining = each.call, each.call.joining
+        slot = "" if multi_slot_scripts else call.keys[0]
+        kind = number if joining is None else (call.script, slot, *call.args[: joining.head])
+        groups.setdefault(kind, []).append(each)
+    return [*groups.values()]

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from rmq._io.backend import Condition, Event, Job, Lock, Runtime
 from rmq._io.reports import reporter
-from rmq._io.wire import Credentials, Wire
+from rmq._io.wire import CredentialProvider, Wire
 from rmq._model.display import counted
 from rmq.aio.greenlets import GreenletTask, resolve, wait, wait_until
 from rmq.aio.wire import AsyncWire, async_wire_factory
@@ -125,7 +125,7 @@ class EventLoop(Runtime):
         _wait_for_wires(wires, timeout_s, AsyncWire.watch_arrivals)
 
     def wire_factory(
-        self, url: str, timeout_s: float, connect_s: float | None = None, credentials: Credentials | None = None
+        self, url: str, timeout_s: float, connect_s: float | None = None, credentials: CredentialProvider | None = None
     ) -> Callable[[], Wire]:
         """Return a function that creates unconnected wires to a server."""
         return async_wire_factory(url, timeout_s, connect_s, credentials)

@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from rmq._io.wire import (
     NOTHING,
     UNUSABLE,
-    Credentials,
+    CredentialProvider,
     ReplyError,
     Wire,
     WireBrokenError,
@@ -198,7 +198,7 @@ class AsyncWire(Wire):
 
 
 def async_wire_factory(
-    url: str, timeout_s: float, connect_s: float | None = None, credentials: Credentials | None = None
+    url: str, timeout_s: float, connect_s: float | None = None, credentials: CredentialProvider | None = None
 ) -> Callable[[], Wire]:
     """Return a factory of unconnected wires to a standalone server; see `rmq._io.wire.wire_factory`."""
     try:
