@@ -20,7 +20,7 @@ from benchmarks.support.servers import Servers, standalone
 from rmq._broker.keys import OWNERS_KEYS
 from rmq._ownership.redis_keeper import RedisCoordinator
 from rmq._ownership.values import RedisOwners
-from rmq._transport.urls import parse_url
+from rmq._servers.urls import parse_url
 from tests.support.waiting import wait_until
 
 TOPIC = "jobs"

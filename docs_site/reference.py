@@ -20,7 +20,7 @@ PAGES = {
     "deliveries": ("Deliveries", "rmq._model.deliver", "rmq._claiming"),
     "merging": ("Merging", "rmq._model.merg"),
     "delayed": ("Delayed queue", "rmq.delayed"),
-    "steering": ("Inspection and control", "rmq._admin", "rmq._broker.registry"),
+    "steering": ("Inspection and control", "rmq._admin", "rmq._registry.registry"),
     "streams": ("Streams", "rmq._admin.stream_topic", "rmq._model.entries"),
     "schedules": ("Schedules", "rmq._schedules"),
     "figures": ("Figures and workers", "rmq._admin.figures", "rmq._model.workers"),

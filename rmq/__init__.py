@@ -38,7 +38,6 @@ from rmq._admin.notices import DeadNotices
 from rmq._admin.spark_queries import SparkQuery
 from rmq._admin.stream_topic import StreamTopic, tail_all
 from rmq._admin.webhook import Webhook
-from rmq._broker.registry import Definitions, UnreadableTopic
 from rmq._claiming.consumer import Consumer, poll_all
 from rmq._io.observers import Observer, Observers
 from rmq._listening.adaptive_limit import Adaptive
@@ -84,6 +83,7 @@ from rmq._model.typed import MessageOptions
 from rmq._model.workers import HandlerTimes, Health, ListenerInfo, RunningHandler, WorkerInfo
 from rmq._ownership import Coordinator, DigestAuth, Ownership, RedisOwners, SaslAuth, Tls
 from rmq._processes.embedded import EmbeddedServer
+from rmq._registry.registry import Definitions, UnreadableTopic
 from rmq._schedules.schedule import Schedule, ScheduleInfo, SchedulePut
 from rmq._schedules.schedules import Schedules
 from rmq._sending.producer import Producer

@@ -16,8 +16,6 @@ from rmq._admin.figures import ServerMemory
 from rmq._admin.history import History, Recording
 from rmq._admin.inspection import Inspection, read_workers
 from rmq._admin.stream_topic import StreamTopic
-from rmq._broker.known_topics import KnownTopics
-from rmq._broker.registry import Definitions
 from rmq._broker.stream_broker import join_group
 from rmq._claiming.consumer import Consumer
 from rmq._io.backend import THREADS, Runtime
@@ -47,11 +45,13 @@ from rmq._processes.embedded import EmbeddedServer
 from rmq._processes.frozen_objects import frozen_objects
 from rmq._processes.service_manager import ServiceManager
 from rmq._processes.signals import exit_hung, require_main_thread, until_signal
+from rmq._registry.known_topics import KnownTopics
+from rmq._registry.registry import Definitions
 from rmq._schedules.schedules import Schedules, sending_to
 from rmq._sending.producer import Producer
+from rmq._servers.durability import DurabilityLevel, parse_durability
+from rmq._servers.urls import URL_FORMS, URL_VARIABLE, Topology, parse_url
 from rmq._transport.connections import Connections
-from rmq._transport.durability import DurabilityLevel, parse_durability
-from rmq._transport.urls import URL_FORMS, URL_VARIABLE, Topology, parse_url
 from rmq.errors import ClientClosedError, CoordinationError, InvalidValueError
 
 log = reporter("rmq.client")

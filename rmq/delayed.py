@@ -18,7 +18,6 @@ from typing import Any, Generic, Self
 
 from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
-from rmq._broker.audit import confirm_all
 from rmq._broker.claims import MAX_BATCH
 from rmq._claiming.consumer import Consumer, checked_poll
 from rmq._claiming.prefetch import Prefetch
@@ -32,6 +31,7 @@ from rmq._model.replies import ControlResult, SendResult
 from rmq._model.times import DURATION_RULE, Duration, monotonic_s, seconds, usual_ms
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadClass, ValueT, decode_payload
+from rmq._registry.audit import confirm_all
 from rmq._sending.batch_sender import SendOptions
 from rmq._sending.producer import Producer, send_from
 from rmq.client import RmqClient

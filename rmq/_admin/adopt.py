@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from rmq._admin import control
 from rmq._admin.control import Adopted
 from rmq._admin.stream_view import StreamView
-from rmq._broker.audit import confirm_all
 from rmq._model.topics import Topic, TopicType
 from rmq._ownership.redis_keeper import Owners, new_coordinator
+from rmq._registry.audit import confirm_all
+from rmq._servers.urls import RedisUrl
 from rmq._transport.connections import Connections, call_slots
-from rmq._transport.urls import RedisUrl
 from rmq.errors import EnsembleMismatchError
 
 

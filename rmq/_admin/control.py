@@ -12,7 +12,6 @@ from rmq._admin.dead_letters import new_score
 from rmq._admin.messages import SECTIONS
 from rmq._admin.search import glob_of, search
 from rmq._admin.view import locate, most
-from rmq._broker.audit import Audit, confirm_all
 from rmq._broker.binding import SAFE_AGAIN, BoundScript
 from rmq._broker.claims import CONTROL_BATCH, MAX_BATCH, NewScore
 from rmq._broker.keys import group_keys, slot_keys
@@ -21,6 +20,7 @@ from rmq._model.messages import Payload
 from rmq._model.replies import CancelledMatches, ControlResult, Redriven
 from rmq._model.times import Duration, Instant
 from rmq._model.topics import Topic, checked_slots
+from rmq._registry.audit import Audit, confirm_all
 from rmq._transport.call import Call, is_one
 from rmq._transport.connections import Connections, call_slots
 from rmq._transport.exchange import results_of

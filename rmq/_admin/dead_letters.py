@@ -19,7 +19,6 @@ from rmq._admin.calls.dead import Turn, Untold
 from rmq._admin.messages import DeadEntry, DeadMessage
 from rmq._admin.notices import DeadNotices, DeadNotifier
 from rmq._admin.view import most
-from rmq._broker.audit import Audit, Progress, confirm_all
 from rmq._broker.claims import NACK_BATCH
 from rmq._model.display import brief, counted
 from rmq._model.encoding import checked_priority
@@ -28,6 +27,7 @@ from rmq._model.handlers import check_plain, check_takes_one
 from rmq._model.replies import Redriven
 from rmq._model.times import MAX_SCORE, Duration, Instant, due_ms, duration_ms, instant_ms, monotonic_s
 from rmq._model.topics import Topic
+from rmq._registry.audit import Audit, Progress, confirm_all
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections, call_in_parts, call_slots
 from rmq.errors import InvalidValueError, SendError

@@ -1,4 +1,4 @@
-"""Deletes a topic, or refuses to: the steps that `rmq/_broker/deletion.py` explains."""
+"""Deletes a topic, or refuses to: the steps that `rmq/_registry/deletion.py` explains."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rmq._admin import stream_view
 from rmq._admin.inspection import Inspection, read_workers
 from rmq._admin.spark_queries import SparkQueries
 from rmq._admin.stream_view import StreamView
-from rmq._broker.audit import Audit
-from rmq._broker.deletion import DELETED, TOMBSTONES, Deletion, SlotDeletion, delete_slot
 from rmq._broker.keys import RECURRING_TOPIC, TOPICS_KEY, group_rate_key, history_key, rate_key, slot_keys
-from rmq._broker.known_topics import KnownTopics
-from rmq._broker.registry import MOST_TRIES, Stored
 from rmq._model.display import counted
 from rmq._model.topics import Topic, TopicType
+from rmq._registry.audit import Audit
+from rmq._registry.deletion import DELETED, TOMBSTONES, Deletion, SlotDeletion, delete_slot
+from rmq._registry.known_topics import KnownTopics
+from rmq._registry.registry import MOST_TRIES, Stored
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError, TopicDeletedError, TopicInUseError, UnknownTopicError
 

@@ -15,16 +15,16 @@ from secrets import token_hex
 from rmq._admin.calls import viewing
 from rmq._admin.figures import GroupStats, StreamStats, TopicStats
 from rmq._admin.stream_view import StreamView
-from rmq._broker import shared
 from rmq._broker.binding import BoundScript
 from rmq._broker.keys import HISTORY_LOCK_KEY, history_key
-from rmq._broker.registry import Registry, check_name
 from rmq._io.backend import Background
 from rmq._io.reports import reporter
 from rmq._model.retry import draw_jitter
 from rmq._model.settings import check_whole
 from rmq._model.times import MAX_SCORE
 from rmq._model.topics import Topic, TopicType
+from rmq._registry import shared
+from rmq._registry.registry import Registry, check_name
 from rmq._transport.call import Call, is_one, joined
 from rmq._transport.connections import Connections, run_slots
 from rmq._transport.exchange import results_of

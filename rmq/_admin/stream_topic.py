@@ -21,7 +21,6 @@ from rmq._admin.dead_letters import GroupDead
 from rmq._admin.messages import AuditLine
 from rmq._admin.stream_view import PAGE, StreamView
 from rmq._broker import streams
-from rmq._broker.audit import Audit
 from rmq._broker.claims import MAX_BATCH, NACK_BATCH
 from rmq._broker.keys import group_rate_key
 from rmq._claiming.wakeups import WakeupSubscriber
@@ -39,6 +38,7 @@ from rmq._model.entries import (
 )
 from rmq._model.times import MAX_SCORE, monotonic_s, seconds
 from rmq._model.topics import Retention, Topic, checked_slots
+from rmq._registry.audit import Audit
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections, call_slots
 from rmq.errors import InvalidValueError, RmqError

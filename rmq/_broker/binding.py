@@ -12,9 +12,9 @@ from rmq._broker.keys import group_keys, slot_keys
 from rmq._io.wire import Argument
 from rmq._model.scores import Ties, ages_for
 from rmq._model.topics import Topic
+from rmq._servers.server_check import PUBLISH
 from rmq._transport.call import NO_REFUSALS, Call, Refusals
 from rmq._transport.script_library import Names, Script, default_scripts
-from rmq._transport.server_check import PUBLISH
 from rmq.errors import RmqError
 
 T = TypeVar("T")

@@ -25,9 +25,9 @@ from rmq._model.replies import (
 )
 from rmq._model.scores import retries_left_after_claim, retries_left_of, score_of, scores_of, stamped
 from rmq._model.topics import Topic
+from rmq._servers.server_check import AOF_TROUBLE
 from rmq._transport.call import Call, Joining, T, join
 from rmq._transport.refusals import UNREADABLE, error_of, reply_lost, unreadable
-from rmq._transport.server_check import AOF_TROUBLE
 from rmq.errors import RmqError
 
 _CLAIM = BoundScript("claim", repeatable=False)

@@ -6,11 +6,11 @@ The bucket has a key of its own, which in a cluster may be on another server tha
 from __future__ import annotations
 
 from rmq._broker.keys import rate_key
-from rmq._broker.registry import Registry
-from rmq._broker.shared import Tokens, take_tokens
 from rmq._io.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
+from rmq._registry.registry import Registry
+from rmq._registry.shared import Tokens, take_tokens
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import CONNECT_PATIENCE_S
 from rmq.errors import RmqError

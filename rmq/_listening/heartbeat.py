@@ -8,13 +8,13 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from rmq._broker import shared
 from rmq._io.backend import Background
 from rmq._io.reports import reporter
 from rmq._listening.idle_policy import IdlePolicy
 from rmq._listening.listener_runner import ListenerRunner
 from rmq._model.times import monotonic_s
 from rmq._model.workers import BEAT_S, WorkerInfo, process_name
+from rmq._registry import shared
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError

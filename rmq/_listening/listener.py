@@ -14,7 +14,6 @@ from math import inf
 from types import ModuleType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
-from rmq._broker.registry import differences
 from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.arguments import name_of, with_arguments
 from rmq._model.claims import DeliveryColumns
@@ -26,6 +25,7 @@ from rmq._model.settings import check_flag, is_number
 from rmq._model.times import Duration, Instant, duration_ms
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT
+from rmq._registry.registry import differences
 from rmq._schedules.schedule import SCHEDULED, Schedule
 from rmq.errors import InvalidValueError
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from rmq._broker import claims
-from rmq._broker.known_topics import LOOK_S, KnownTopics
 from rmq._claiming.leases import LeaseKeeper, LeaseLostNotifier
 from rmq._io.backend import Background, Event, Runtime
 from rmq._io.observers import Observers
@@ -25,6 +24,7 @@ from rmq._model.times import monotonic_s, seconds
 from rmq._model.workers import IDLE, Health
 from rmq._ownership.follower import OwnershipFollower
 from rmq._ownership.redis_keeper import Owners, new_coordinator
+from rmq._registry.known_topics import LOOK_S, KnownTopics
 from rmq._schedules.runner import ScheduleRunner
 from rmq._schedules.schedule import RECURRING
 from rmq._transport.connections import Connections

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rmq._broker.keys import OWNERS_KEYS, REDIS_KEY
-from rmq._broker.shared import KeeperReply, keep_nodes
 from rmq._claiming.wakeups import RECONNECT_S, WakeupSubscriber
 from rmq._io.backend import THREADS, Background, Runtime
 from rmq._io.wire import Argument
@@ -27,10 +26,11 @@ from rmq._ownership.coordinator import Coordinator
 from rmq._ownership.redis_identity import EpochFloors
 from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Look, OwnNodes, Put, Release, Reply, Request, Sync
 from rmq._ownership.values import RedisOwners, SlotKey, Stat, check
+from rmq._registry.shared import KeeperReply, keep_nodes
+from rmq._servers.durability import parse_durability
+from rmq._servers.urls import RedisUrl
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
-from rmq._transport.durability import parse_durability
-from rmq._transport.urls import RedisUrl
 from rmq.errors import (
     CoordinationError,
     DurabilityError,

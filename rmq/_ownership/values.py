@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rmq._io.secret_files import secret
 from rmq._model.display import brief
 from rmq._model.settings import is_number
+from rmq._servers.credentials import secret
 from rmq.errors import InvalidValueError
 
 SlotKey = tuple[str, int]

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq._model.workers import from_ranges
-from rmq._transport.cluster_map import HASH_SLOTS
-from rmq._transport.urls import Address
+from rmq._servers.cluster_map import HASH_SLOTS
+from rmq._servers.urls import Address
 
 
 @dataclass(frozen=True)

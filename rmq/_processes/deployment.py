@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rmq._transport.urls import Address
+from rmq._servers.urls import Address
 
 MASTERS = ("redis-1", "redis-2", "redis-3")
 REPLICAS = ("redis-4", "redis-5", "redis-6")

@@ -31,7 +31,7 @@ from typing import IO, Any
 from rmq._processes import deployment
 from rmq._processes.embedded import private_folder
 from rmq._processes.embedded_guard import log_tail
-from rmq._transport.urls import Address
+from rmq._servers.urls import Address
 from rmq.errors import RmqError
 
 HOST = "127.0.0.1"

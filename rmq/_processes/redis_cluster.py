@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 from rmq._io.wire import ReplyError, Wire, WireBrokenError, wire_factory
 from rmq._processes.cluster_plan import NodeView, Step, foreign_node, is_busy, missing_parts, next_steps, parse_node
-from rmq._transport.server_check import not_executed
-from rmq._transport.urls import Address
+from rmq._servers.server_check import not_executed
+from rmq._servers.urls import Address
 from rmq.errors import RedisUnavailableError
 
 WAIT_S = 30.0

@@ -14,12 +14,12 @@ from dataclasses import replace
 from itertools import chain
 
 from rmq._broker.keys import SCHEDULE_RUNS_KEY
-from rmq._broker.known_topics import KnownTopics
 from rmq._io.observers import Observer, Observers
 from rmq._io.reports import Sparing, reporter
 from rmq._model.deliveries import Delivery
 from rmq._model.outcomes import ACKED, Outcome, Verb, describe
 from rmq._model.topics import WhenFull
+from rmq._registry.known_topics import KnownTopics
 from rmq._schedules.schedule import REMOVED, Schedule, due_after, fields_of_runs, read_runs, read_schedule
 from rmq._sending.producer import Producer
 from rmq._transport.connections import Connections

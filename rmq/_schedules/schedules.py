@@ -11,12 +11,12 @@ from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
 from rmq._admin.messages import Failure, PeekedMessage, Place, Whereabouts
 from rmq._broker.keys import SCHEDULE_LOCK_KEY, SCHEDULE_RUNS_KEY
-from rmq._broker.known_topics import KnownTopics
-from rmq._broker.shared import take_lock
 from rmq._model.display import brief
 from rmq._model.messages import FixedTimeMessage
 from rmq._model.replies import ControlResult
 from rmq._model.times import monotonic_s
+from rmq._registry.known_topics import KnownTopics
+from rmq._registry.shared import take_lock
 from rmq._schedules.schedule import (
     MAX_SCHEDULES,
     RECURRING,

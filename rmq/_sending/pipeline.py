@@ -11,10 +11,10 @@ from typing import Any
 from rmq._broker.keys import slot_keys
 from rmq._model.batches import Batch
 from rmq._model.topics import Topic
+from rmq._servers.urls import Address
 from rmq._transport.call import Call
 from rmq._transport.call_queue import CallQueue
 from rmq._transport.connections import Connections
-from rmq._transport.urls import Address
 from rmq.errors import RmqError, ScriptFailedError
 
 BATCH_BYTES = 1_048_576

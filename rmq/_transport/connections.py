@@ -14,20 +14,20 @@ from rmq._io.backend import THREADS, Runtime
 from rmq._io.wire import NOTHING, Argument, ReplyError, WireBrokenError, WireTimeoutError, pack
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
+from rmq._servers.cluster import ClusterRouter
+from rmq._servers.durability import Durability
+from rmq._servers.node import Node, NodeFactory
+from rmq._servers.router import Router, StandaloneRouter
+from rmq._servers.sentinel import SentinelRouter
+from rmq._servers.server_check import not_executed
+from rmq._servers.urls import Address, RedisUrl, Topology
 from rmq._transport.call import Call, plain
-from rmq._transport.cluster import ClusterRouter
 from rmq._transport.dispatch import FIRST_PAUSE_S, LONGEST_PAUSE_S, Dispatch
-from rmq._transport.durability import Durability
 from rmq._transport.exchange import DurabilityBarrier, Exchange, results_of
-from rmq._transport.node import Node, NodeFactory
 from rmq._transport.refusals import error_of, parsed
-from rmq._transport.router import Router, StandaloneRouter
 from rmq._transport.rpc_ids import RpcIdAllocator
 from rmq._transport.script_library import ScriptLibrary, default_scripts
-from rmq._transport.sentinel import SentinelRouter
-from rmq._transport.server_check import not_executed
 from rmq._transport.shared_calls import MOST_COST, SharedCalls
-from rmq._transport.urls import Address, RedisUrl, Topology
 from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError, RmqError, ScriptFailedError
 
 P = TypeVar("P")

@@ -15,12 +15,12 @@ from typing import Any, cast
 from rmq._io.wire import pack
 from rmq._model.replies import PartlySent
 from rmq._model.times import monotonic_s
+from rmq._servers.cluster_map import Redirect, hash_slot, parse_redirect
+from rmq._servers.server_check import AOF_TROUBLE, not_executed
+from rmq._servers.urls import Address
 from rmq._transport.call import Call, T
-from rmq._transport.cluster_map import Redirect, hash_slot, parse_redirect
 from rmq._transport.refusals import error_of, parsed, reply_lost
 from rmq._transport.script_library import ScriptLibrary
-from rmq._transport.server_check import AOF_TROUBLE, not_executed
-from rmq._transport.urls import Address
 from rmq.errors import DurabilityError, RedisUnavailableError, RmqError
 
 FREE_REDIRECTS = 4

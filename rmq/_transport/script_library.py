@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmq._io.wire import packed
+from rmq._servers.cluster_map import absent_key
+from rmq._servers.server_check import PUBLISH, SHARDED_PUBLISH
 from rmq._transport.call import Call
-from rmq._transport.cluster_map import absent_key
-from rmq._transport.server_check import PUBLISH, SHARDED_PUBLISH
 
 _READS_ONLY = re.compile(r"^-- Notes: reads only", re.MULTILINE)
 _SHARED = "shared"

@@ -14,14 +14,14 @@ from typing import Any
 from rmq._io.backend import Runtime
 from rmq._io.wire import NOTHING, ReplyError, Wire, WireBrokenError, WireTimeoutError
 from rmq._model.times import monotonic_s
+from rmq._servers.combiner import WaitingCall
+from rmq._servers.node import Node
+from rmq._servers.router import Router
+from rmq._servers.server_check import AOF_TROUBLE
+from rmq._servers.urls import Address
 from rmq._transport.call import Call, join
-from rmq._transport.combiner import WaitingCall
 from rmq._transport.exchange import Exchange
-from rmq._transport.node import Node
-from rmq._transport.router import Router
 from rmq._transport.script_library import ScriptLibrary
-from rmq._transport.server_check import AOF_TROUBLE
-from rmq._transport.urls import Address
 from rmq.errors import RmqError
 
 MOST_COST = 65_536

@@ -42,8 +42,6 @@ from rmq._admin.figures import TOTALS
 from rmq._admin.history import minute_of, sum_of
 from rmq._admin.messages import AnyPlace
 from rmq._broker.keys import sample_commands
-from rmq._broker.registry import differences
-from rmq._io.secret_files import read_secret
 from rmq._listening.inline_runner import InlineRunner
 from rmq._listening.listener import HandlerT, Listener, listener_decorator, scheduled_decorator, topics_in
 from rmq._model.display import counted, safe_lines, shown, span
@@ -71,11 +69,13 @@ from rmq._processes.local_cluster import up as cluster_up
 from rmq._processes.reloading import run_reloading
 from rmq._processes.signals import until_signal
 from rmq._processes.supervisor import Supervisor, end_with_parent
+from rmq._registry.registry import differences
 from rmq._schedules.runner import ScheduleRunner
 from rmq._schedules.schedule import RECURRING
+from rmq._servers.credentials import read_secret
+from rmq._servers.server_check import warnings_about
+from rmq._servers.urls import URL_VARIABLE, chosen_url
 from rmq._transport.connections import Connections
-from rmq._transport.server_check import warnings_about
-from rmq._transport.urls import URL_VARIABLE, chosen_url
 from rmq.client import RmqClient
 
 # fmt: off

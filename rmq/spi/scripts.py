@@ -44,15 +44,12 @@ from rmq._admin.messages import meaning_of, priority_of
 from rmq._admin.spark_queries import REPORT_S, SparkQueries
 from rmq._admin.stream_view import group_stats
 from rmq._admin.stream_view import read_range as read_stream
-from rmq._broker.audit import Audit, confirm_all
 from rmq._broker.binding import BoundScript, claim_order_of, refusal
 from rmq._broker.broker import QueueBroker
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, NACK_BATCH, ClaimPart, queue_claims
 from rmq._broker.claims import look as look_at_queue
 from rmq._broker.keys import group_keys, query_keys, sent_key, slot_keys, write_rate_key
-from rmq._broker.registry import Registry
 from rmq._broker.sends import send_calls
-from rmq._broker.shared import Lock, take_from, take_lock
 from rmq._broker.streams import join as join_stream
 from rmq._broker.streams import look as look_at_stream
 from rmq._claiming.claim_planner import HandoverGate
@@ -83,15 +80,18 @@ from rmq._ownership.redis_keeper import RedisCoordinator
 from rmq._ownership.values import is_chroot
 from rmq._processes.java import java_home_for_spark
 from rmq._processes.signals import ignore
+from rmq._registry.audit import Audit, confirm_all
+from rmq._registry.registry import Registry
+from rmq._registry.shared import Lock, take_from, take_lock
 from rmq._sending.batch_sender import blocks, send_patiently, wait_for_room
 from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundLimits
+from rmq._servers.durability import Durability, parse_durability
+from rmq._servers.urls import parse_url
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections, call_in_parts, call_slots
 from rmq._transport.dispatch import Dispatch
-from rmq._transport.durability import Durability, parse_durability
 from rmq._transport.rpc_ids import RpcId
 from rmq._transport.script_library import ScriptLibrary
-from rmq._transport.urls import parse_url
 
 # fmt: off
 __all__ = [

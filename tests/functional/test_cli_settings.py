@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq import RmqClient, Topic
-from rmq._transport.urls import parse_url
+from rmq._servers.urls import parse_url
 from rmq.errors import InvalidValueError
 from tests.functional.test_rollover import JOBS, get
 from tests.support.cli import Cli

@@ -57,7 +57,7 @@ PLANTS = (
     # calls that share round trips
     _python(
         "who combined calls wakes nobody",
-        ("rmq._transport.combiner:Combiner.leave", "for each in (*served, *failed):", "for each in failed:"),
+        ("rmq._servers.combiner:Combiner.leave", "for each in (*served, *failed):", "for each in failed:"),
     ),
     _python(
         "replies of joined calls are given to the wrong callers",
@@ -119,7 +119,7 @@ PLANTS = (
             "        (node.give_back if isinstance(error, WireTimeoutError) else type(wire).close)(wire)\n"
             "        if not isinstance(error, WireBrokenError):",
         ),
-        ("rmq._transport.node:Node.idle_wire", "if not wire.can_read():", "if True:"),
+        ("rmq._servers.node:Node.idle_wire", "if not wire.can_read():", "if True:"),
     ),
     _python(
         "a send whose reply is lost counts as accepted",

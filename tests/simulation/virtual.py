@@ -61,8 +61,8 @@ def simulated_scripts() -> ScriptLibrary:
 
 
 _LOGIC = (
-    "_admin", "_broker", "_claiming", "_io", "_listening", "_model", "_ownership", "_sending", "_transport", "client",
-    "delayed",
+    "_admin", "_broker", "_claiming", "_io", "_listening", "_model", "_ownership", "_registry", "_sending",
+    "_servers", "_transport", "client", "delayed",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from tests.support.core import BoundScript
 ROOT = Path(__file__).resolve().parents[2] / "rmq"
 MODULES = [
     *(path for path in sorted((ROOT / "_broker").glob("*.py")) if path.stem != "binding"),
+    *sorted((ROOT / "_registry").glob("*.py")),
     *sorted((ROOT / "_admin" / "calls").glob("*.py")),
     ROOT / "_admin" / "control.py",
     ROOT / "_admin" / "history.py",

@@ -20,16 +20,18 @@ ROOT = Path(__file__).parents[2]
 
 CEILINGS = {
     "rmq/_admin": 2_380,
-    "rmq/_broker": 1_673,
-    "rmq/_claiming": 2_204,
-    "rmq/_io": 585,
+    "rmq/_broker": 1_032,
+    "rmq/_claiming": 2_203,
+    "rmq/_io": 543,
     "rmq/_listening": 2_253,
     "rmq/_model": 3_522,
     "rmq/_ownership": 2_444,
     "rmq/_processes": 1_793,
     "rmq/_schedules": 509,
+    "rmq/_registry": 643,
     "rmq/_sending": 619,
-    "rmq/_transport": 2_631,
+    "rmq/_servers": 1_207,
+    "rmq/_transport": 1_465,
     "rmq/adapters": 344,
     "rmq/aio": 1_605,
     "rmq/cli": 3_358,
@@ -44,7 +46,7 @@ CEILINGS = {
     "rmq/*.py": 782,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_496,
+    "tests": 79_500,
     "benchmarks": 5_993,
 }
 """Most lines of code of a package; one that is not listed may have none."""

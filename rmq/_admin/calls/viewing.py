@@ -23,7 +23,6 @@ from rmq._admin.messages import (
 )
 from rmq._broker.binding import BoundScript, order_of
 from rmq._broker.keys import WORKERS_KEY, slot_keys
-from rmq._broker.shared import MOST_WORKERS, REPORT_KEYS
 from rmq._io.reports import PassedOver
 from rmq._model.display import shown
 from rmq._model.records import HEAD_BYTES, before_value
@@ -31,6 +30,7 @@ from rmq._model.schema import MAX_DOCUMENT_BYTES
 from rmq._model.scores import ages_for, score_of
 from rmq._model.topics import Topic
 from rmq._model.workers import WorkerInfo
+from rmq._registry.shared import MOST_WORKERS, REPORT_KEYS
 from rmq._transport.call import Call, is_one, joined, read_totals
 from rmq.errors import UnreadableDocumentError
 

@@ -12,8 +12,8 @@ from rmq._io.backend import Background
 from rmq._ownership.follower import SLOTLESS_S, OwnershipFollower
 from rmq._ownership.redis_identity import RedisIdentityCheck
 from rmq._ownership.values import SlotKey
+from rmq._servers.urls import parse_url
 from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 
 OWNED: Mapping[SlotKey, Ownership] = {("shop.jobs", 0): Ownership("shop.jobs", 0, 7, "zk")}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmq._processes.cluster_plan import NodeView, missing_parts, next_steps, parse_node
-from rmq._transport.urls import Address
+from rmq._servers.urls import Address
 
 FIRST, SECOND = Address("10.0.0.1", 7001), Address("10.0.0.2", 7002)
 OK = "cluster_state:ok\r\ncluster_slots_ok:16384\r\ncluster_my_epoch:1\r\n"

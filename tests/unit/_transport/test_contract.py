@@ -9,9 +9,9 @@ from rmq._admin import control as steering
 from rmq._admin.calls import viewing
 from rmq._broker import claims as claiming
 from rmq._broker.claims import Outcomes
-from rmq._broker.shared import worker_beat
 from rmq._io.wire import packed
-from rmq._transport.cluster_map import absent_key, hash_slot
+from rmq._registry.shared import worker_beat
+from rmq._servers.cluster_map import absent_key, hash_slot
 from rmq._transport.script_library import Names, contract_of, default_scripts
 from tests.support.one_slot import claim_slot, settle_slot
 

@@ -8,13 +8,13 @@ import pytest
 
 from rmq import Topic, TopicType
 from rmq._broker.claims import ClaimPart, queue_claims
+from rmq._servers.cluster_map import Redirect
+from rmq._servers.durability import parse_durability
+from rmq._servers.server_check import not_executed
+from rmq._servers.urls import Address
 from rmq._transport.call import Call
-from rmq._transport.cluster_map import Redirect
-from rmq._transport.durability import parse_durability
 from rmq._transport.exchange import FREE_REDIRECTS, DurabilityBarrier, Exchange, RequestBatch
 from rmq._transport.script_library import default_scripts
-from rmq._transport.server_check import not_executed
-from rmq._transport.urls import Address
 from rmq.errors import (
     BacklogFullError,
     DurabilityError,

@@ -15,10 +15,10 @@ from rmq._broker import sends as sending
 from rmq._broker.claims import Nack, Outcomes
 from rmq._model.batches import Batch, EncodedMessage
 from rmq._model.replies import PartlySent
+from rmq._servers.urls import Address
 from rmq._transport.call import Call
 from rmq._transport.exchange import Exchange
 from rmq._transport.script_library import default_scripts
-from rmq._transport.urls import Address
 from rmq.errors import FixedTimePassedError, RedisUnavailableError, ReplyLostError
 from tests.support.one_slot import claim_slot, settle_slot
 

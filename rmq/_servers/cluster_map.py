@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
-from rmq._transport.urls import Address, parse_address
+from rmq._servers.urls import Address, parse_address
 
 HASH_SLOTS = 16_384
 

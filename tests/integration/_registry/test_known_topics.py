@@ -73,7 +73,7 @@ def test_a_change_leaves_its_settings_in_the_audit(client: RmqClient, make_topic
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisServer]:
     """A server of its own, which may forget; clients look at each call whether it did."""
-    monkeypatch.setattr("rmq._broker.known_topics.LOOK_S", 0.0)
+    monkeypatch.setattr("rmq._registry.known_topics.LOOK_S", 0.0)
     with RedisServer() as server:
         yield server
 
@@ -159,7 +159,7 @@ def test_who_only_looks_registers_no_topic(hasty: RedisServer, caplog: pytest.Lo
 def test_a_deletion_is_told_once_to_who_uses_the_topic(
     hasty: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq._broker.known_topics.WARN_EVERY_S", 0.0)
+    monkeypatch.setattr("rmq._registry.known_topics.WARN_EVERY_S", 0.0)
     topic = Topic("t", TopicType.PRIORITY)
     with RmqClient(hasty.url) as client, RmqClient(hasty.url) as other:
         producer = client.producer(topic)
@@ -204,7 +204,7 @@ def test_a_look_that_was_broken_off_comes_again(hasty: RedisServer, monkeypatch:
     with RmqClient(hasty.url) as client:
         producer = client.producer(topic)
         with monkeypatch.context() as broken:
-            broken.setattr("rmq._transport.node.Node.ask_soon", _interrupt)
+            broken.setattr("rmq._servers.node.Node.ask_soon", _interrupt)
             with pytest.raises(KeyboardInterrupt):
                 producer.send(PriorityMessage("m", 1))
         hasty.connect().flushall()
@@ -217,7 +217,7 @@ def _interrupt(*_: object) -> None:
 
 
 def test_a_client_of_many_topics_looks_at_them_in_turn(hasty: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq._broker.known_topics.LOOKED_AT", 2)
+    monkeypatch.setattr("rmq._registry.known_topics.LOOKED_AT", 2)
     with RmqClient(hasty.url) as client:
         producers = [client.producer(Topic(f"t{number}", TopicType.PRIORITY)) for number in range(5)]
         hasty.connect().flushall()

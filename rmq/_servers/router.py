@@ -9,9 +9,9 @@ from math import inf
 from rmq._io.reports import reporter
 from rmq._io.wire import NOTHING, ReplyError, WireBrokenError
 from rmq._model.times import monotonic_s
-from rmq._transport.cluster_map import Redirect
-from rmq._transport.node import Node, NodeFactory
-from rmq._transport.urls import Address
+from rmq._servers.cluster_map import Redirect
+from rmq._servers.node import Node, NodeFactory
+from rmq._servers.urls import Address
 
 log = reporter("rmq.connections")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rmq._io.wire import ReplyError
-from rmq._transport.durability import Durability, DurabilityLevel, parse_durability
-from rmq._transport.server_check import refuse_unsafe, refuse_weak, warnings_about
+from rmq._servers.durability import Durability, DurabilityLevel, parse_durability
+from rmq._servers.server_check import refuse_unsafe, refuse_weak, warnings_about
 from rmq.errors import InvalidValueError, UnsafeRedisError
 
 MEMORY = parse_durability("memory")

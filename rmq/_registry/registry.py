@@ -10,15 +10,15 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, NamedTuple, cast
 
-from rmq._broker.audit import Audit
 from rmq._broker.binding import SAFE_AGAIN, BoundScript
-from rmq._broker.deletion import TOMBSTONES, Deletion, clear_slot
 from rmq._broker.keys import TOPICS_KEY, rate_key
 from rmq._io.reports import PassedOver, reporter
 from rmq._model.display import brief, shown, span
 from rmq._model.merging import same_merging
 from rmq._model.schema import Document, new_document, read_document
 from rmq._model.topics import UNCHANGEABLE, Topic, is_name
+from rmq._registry.audit import Audit
+from rmq._registry.deletion import TOMBSTONES, Deletion, clear_slot
 from rmq._transport.call import Call, is_one
 from rmq._transport.connections import Connections, call_slots
 from rmq._transport.refusals import NO_RIGHT

@@ -14,11 +14,11 @@ from rmq._io.reports import reporter
 from rmq._io.wire import ReplyError, WireBrokenError, WireTimeoutError
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
-from rmq._transport.cluster_map import Redirect, SlotMap, hash_slot, parse_slot_map
-from rmq._transport.node import Node, NodeFactory
-from rmq._transport.router import Router
-from rmq._transport.server_check import SHARDED_PUBLISH, not_executed
-from rmq._transport.urls import Address, RedisUrl
+from rmq._servers.cluster_map import Redirect, SlotMap, hash_slot, parse_slot_map
+from rmq._servers.node import Node, NodeFactory
+from rmq._servers.router import Router
+from rmq._servers.server_check import SHARDED_PUBLISH, not_executed
+from rmq._servers.urls import Address, RedisUrl
 from rmq.errors import InvalidUrlError, RedisUnavailableError, RmqError
 
 log = reporter("rmq.connections")

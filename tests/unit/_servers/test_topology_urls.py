@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rmq._io.backend import THREADS, Runtime
+from rmq._servers.urls import Address, parse_address, parse_url
 from rmq._transport.connections import Connections
-from rmq._transport.urls import Address, parse_address, parse_url
 from rmq.aio.backend import EventLoop
 from rmq.errors import InvalidUrlError
 

@@ -11,7 +11,7 @@ from typing import cast
 
 from rmq._io.reports import reporter
 from rmq._io.wire import ReplyError, Wire, pack
-from rmq._transport.durability import Durability, DurabilityLevel
+from rmq._servers.durability import Durability, DurabilityLevel
 from rmq.errors import UnsafeRedisError
 
 log = reporter("rmq.connections")

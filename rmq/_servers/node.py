@@ -15,10 +15,10 @@ from rmq._io.backend import Runtime
 from rmq._io.reports import reporter
 from rmq._io.wire import NOTHING, Argument, ReplyError, Wire, WireBrokenError, WireTimeoutError
 from rmq._model.times import monotonic_s
-from rmq._transport.combiner import Combiner
-from rmq._transport.durability import Durability
-from rmq._transport.server_check import Commands, check_server, not_executed
-from rmq._transport.urls import Address, RedisUrl
+from rmq._servers.combiner import Combiner
+from rmq._servers.durability import Durability
+from rmq._servers.server_check import Commands, check_server, not_executed
+from rmq._servers.urls import Address, RedisUrl
 from rmq.errors import RedisUnavailableError, RmqError
 
 log = reporter("rmq.connections")

@@ -10,8 +10,8 @@ import pytest
 
 from rmq._io.backend import THREADS, Event, Runtime
 from rmq._io.wire import WireTimeoutError
-from rmq._transport.node import Node
-from rmq._transport.urls import Address
+from rmq._servers.node import Node
+from rmq._servers.urls import Address
 
 
 class WireStub:

@@ -185,8 +185,8 @@ def test_frozen_sentinels_hold_nobody_for_long(
     servers: SentinelServers, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is waited for a moment only, and at length only if no other Sentinel answers."""
-    monkeypatch.setattr("rmq._transport.sentinel.QUICK_S", 1.5)
-    monkeypatch.setattr("rmq._transport.sentinel.CONNECT_S", 3_600.0)
+    monkeypatch.setattr("rmq._servers.sentinel.QUICK_S", 1.5)
+    monkeypatch.setattr("rmq._servers.sentinel.CONNECT_S", 3_600.0)
     frozen = [RedisServer((f"sentinel monitor {SERVICE} 127.0.0.1 1 2",), arguments=("--sentinel",)) for _ in range(3)]
     try:
         for sentinel in frozen:

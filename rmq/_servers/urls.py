@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
-from rmq._io.secret_files import CredentialProvider, Credentials, secret
+from rmq._servers.credentials import CredentialProvider, Credentials, secret
 from rmq.errors import InvalidUrlError, InvalidValueError
 
 DEFAULT_URL = "embedded://"

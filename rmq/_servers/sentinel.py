@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 from rmq._io.reports import reporter
 from rmq._io.wire import ReplyError, Wire, WireBrokenError
 from rmq._model.times import monotonic_s
-from rmq._transport.node import CONNECT_S, Node, NodeFactory
-from rmq._transport.router import Router
-from rmq._transport.urls import Address, RedisUrl, parse_address
+from rmq._servers.node import CONNECT_S, Node, NodeFactory
+from rmq._servers.router import Router
+from rmq._servers.urls import Address, RedisUrl, parse_address
 from rmq.errors import RedisUnavailableError
 
 log = reporter("rmq.connections")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmq._transport.cluster_map import HASH_SLOTS, Redirect, SlotMap, hash_slot, parse_redirect, parse_slot_map
-from rmq._transport.urls import Address
+from rmq._servers.cluster_map import HASH_SLOTS, Redirect, SlotMap, hash_slot, parse_redirect, parse_slot_map
+from rmq._servers.urls import Address
 
 A, B = Address("10.0.0.1", 7000), Address("10.0.0.2", 7000)
 

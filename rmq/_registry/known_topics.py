@@ -6,13 +6,13 @@ from collections.abc import Callable
 from math import inf
 
 from rmq._broker.keys import RECURRING_TOPIC, TOPICS_KEY
-from rmq._broker.registry import Registry, check_same, differences, read_definition
 from rmq._io.reports import MOST_TOLD, reporter
 from rmq._io.wire import NOTHING
 from rmq._model.display import brief
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT
+from rmq._registry.registry import Registry, check_same, differences, read_definition
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError, TopicMismatchError, UnreadableTopicError
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from rmq._io.backend import THREADS
-from rmq._transport.durability import parse_durability
-from rmq._transport.node import Node, NodeFactory
-from rmq._transport.router import DOUBT_S, Router, StandaloneRouter
-from rmq._transport.urls import parse_url
+from rmq._servers.durability import parse_durability
+from rmq._servers.node import Node, NodeFactory
+from rmq._servers.router import DOUBT_S, Router, StandaloneRouter
+from rmq._servers.urls import parse_url
 
 
 class Counting(Router):
@@ -33,7 +33,7 @@ class Counting(Router):
 @pytest.fixture
 def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now_s = [100.0]
-    monkeypatch.setattr("rmq._transport.router.monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr("rmq._servers.router.monotonic_s", lambda: now_s[0])
     return now_s
 
 

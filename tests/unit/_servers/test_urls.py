@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rmq._transport.urls import Address, Topology, chosen_url, parse_url
+from rmq._servers.urls import Address, Topology, chosen_url, parse_url
 from rmq.errors import InvalidUrlError
 
 

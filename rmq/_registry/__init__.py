@@ -1,0 +1,1 @@
+"""Topics as they are registered, and what all of their slots share."""

@@ -1,0 +1,1 @@
+"""Which Redis servers there are, and the connections to each."""
