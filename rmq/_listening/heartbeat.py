@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from rmq._io.backend import Background
 from rmq._io.reports import reporter
-from rmq._listening.idle_policy import IdlePolicy
 from rmq._listening.listener_runner import ListenerRunner
+from rmq._listening.watcher import IdlePolicy
 from rmq._model.times import monotonic_s
 from rmq._model.workers import BEAT_S, WorkerInfo, process_name
 from rmq._registry import shared

@@ -12,10 +12,9 @@ from rmq._io.observers import Observers
 from rmq._io.reports import Sparing, reporter
 from rmq._listening.concurrency import ConcurrencyLimiter
 from rmq._listening.heartbeat import Heartbeat
-from rmq._listening.idle_policy import NORMAL, IdlePolicy, idle_policy
 from rmq._listening.listener import Listener, check_shared
 from rmq._listening.listener_runner import WATCHER_S, ListenerRunner
-from rmq._listening.watcher import Watcher
+from rmq._listening.watcher import NORMAL, IdlePolicy, Watcher, idle_policy
 from rmq._listening.worker import Worker
 from rmq._model.deliveries import Delivery
 from rmq._model.handlers import check_plain

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from rmq._model.display import brief
 from rmq._model.settings import is_number
-from rmq._servers.credentials import secret
+from rmq._servers.urls import secret
 from rmq.errors import InvalidValueError
 
 SlotKey = tuple[str, int]

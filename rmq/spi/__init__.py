@@ -72,9 +72,8 @@ from rmq._processes.supervisor import Supervisor, end_with_parent
 from rmq._registry.registry import differences
 from rmq._schedules.runner import ScheduleRunner
 from rmq._schedules.schedule import RECURRING
-from rmq._servers.credentials import read_secret
 from rmq._servers.server_check import warnings_about
-from rmq._servers.urls import URL_VARIABLE, chosen_url
+from rmq._servers.urls import URL_VARIABLE, chosen_url, read_secret
 from rmq._transport.connections import Connections
 from rmq.client import RmqClient
 

@@ -98,10 +98,10 @@ from rmq._io.backend import THREADS as THREADS
 from rmq._io.backend import Job as Job
 from rmq._listening.handler_invoker import ListenerSetup as ListenerSetup
 from rmq._listening.heartbeat import Heartbeat as Heartbeat
-from rmq._listening.idle_policy import LONG_LOOK_S as LONG_LOOK_S
-from rmq._listening.idle_policy import LOOK_S as LOOK_S
-from rmq._listening.idle_policy import PROBE_S as PROBE_S
 from rmq._listening.listener_runner import ListenerRunner as ListenerRunner
+from rmq._listening.watcher import LONG_LOOK_S as LONG_LOOK_S
+from rmq._listening.watcher import LOOK_S as LOOK_S
+from rmq._listening.watcher import PROBE_S as PROBE_S
 from rmq._listening.worker import BATCHES_S as BATCHES_S
 from rmq._listening.worker import PIGGYBACK_S as PIGGYBACK_S
 from rmq._listening.worker import Worker as Worker

@@ -54,7 +54,7 @@ def test_it_polls_no_more_once_hints_are_proven_and_hears_them(name: str, server
 
 
 def test_a_report_that_is_gone_comes_again(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq._listening.idle_policy.BEAT_S", 0.1)
+    monkeypatch.setattr("rmq._listening.watcher.BEAT_S", 0.1)
     monkeypatch.setattr("rmq._listening.heartbeat.BEAT_S", 0.1)
     with side_of("threads") as side, side.client(server.url) as client, server.connect() as plain:
         client.listener(TOPIC)(print)
@@ -92,7 +92,7 @@ def test_it_reads_the_time_of_redis_again(server: RedisServer, monkeypatch: pyte
     began_s = time.monotonic()
     monkeypatch.setattr("rmq._listening.heartbeat.monotonic_s", lambda: began_s + (time.monotonic() - began_s) / 2)
     monkeypatch.setattr("rmq._listening.heartbeat.TRUST_S", 0.3)
-    monkeypatch.setattr("rmq._listening.idle_policy.BEAT_S", 0.1)
+    monkeypatch.setattr("rmq._listening.watcher.BEAT_S", 0.1)
     monkeypatch.setattr("rmq._listening.heartbeat.BEAT_S", 0.1)
     with side_of("threads") as side, side.client(server.url) as client:
         client.listener(TOPIC)(print)

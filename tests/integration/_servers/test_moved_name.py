@@ -117,7 +117,7 @@ def test_who_only_reads_follows(name: Name, topic: Topic, caplog: pytest.LogCapt
 
 def test_an_economical_worker_follows_by_its_report(name: Name, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """It hears its own proofs on the replica, and asks for the role only every five minutes."""
-    monkeypatch.setattr("rmq._listening.idle_policy.BEAT_S", 0.2)
+    monkeypatch.setattr("rmq._listening.watcher.BEAT_S", 0.2)
     handled: list[str] = []
     with RmqClient(name.url, timeout_s=20.0) as client:
         client.listener(topic)(lambda delivery: handled.append(delivery.text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq import Listener, Topic, TopicType
-from rmq._listening.idle_policy import NORMAL, idle_policy
+from rmq._listening.watcher import NORMAL, idle_policy
 from rmq.errors import InvalidValueError
 
 TIMED = Listener(Topic("t", TopicType.RANGE_MERGE, slots=4), print)
