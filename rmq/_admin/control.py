@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any
 
 from rmq._admin.calls import dead, viewing
+from rmq._admin.calls.dead import NewScore
 from rmq._admin.dead_letters import new_score
 from rmq._admin.messages import SECTIONS
 from rmq._admin.search import glob_of, search
 from rmq._admin.view import locate, most
 from rmq._broker.binding import SAFE_AGAIN, BoundScript
-from rmq._broker.claims import CONTROL_BATCH, MAX_BATCH, NewScore
+from rmq._broker.claims import MAX_BATCH
 from rmq._broker.keys import group_keys, slot_keys
 from rmq._model.display import counted, shown
 from rmq._model.messages import Payload
@@ -32,6 +33,9 @@ _CANCEL, _RESCHEDULE, _PROMOTE, _PAUSE, _ADOPT = (
 _PURGE_BACKLOG = BoundScript(
     "purge_backlog", repeatable=False, durable="Repeating it also deletes messages that were sent in the meantime"
 )
+
+CONTROL_BATCH = 256
+"""Maximum number of messages that one call cancels, reschedules, promotes or deletes by name."""
 
 EXAMINED = 20_000
 """Approximate number of messages that `cancel_matching` examines before it cancels those that match."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,11 @@ TOTALS = (
     " adopted dropped ttl_expired refailed"
 ).split()
 """Names of the counters in a slot's meta."""
+
+
+def read_totals(names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, int]:
+    """Parse counters; those that do not exist yet are left out."""
+    return {name: int(value) for name, value in zip(names, values, strict=True) if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from rmq._model.times import MAX_SCORE
 from rmq._model.topics import Topic, TopicType
 from rmq._registry import shared
 from rmq._registry.registry import Registry, check_name
-from rmq._transport.call import Call, is_one, joined
+from rmq._transport.call import Call, is_one
 from rmq._transport.connections import Connections, run_slots
 from rmq._transport.exchange import results_of
 from rmq.errors import RmqError
@@ -173,7 +173,7 @@ class History:
         minutes = [*records.values()]
         written = [*records.items(), (None, sum_of(minute, minutes))]
         calls = (_append(name, record) for name, record in written)
-        for reply in run_slots(self._connections, calls, partial(joined, per_slot=1)):
+        for reply in run_slots(self._connections, calls, partial(viewing.joined, per_slot=1)):
             if isinstance(reply, RmqError):  # an error of one topic must not prevent the others' records
                 log.debug("cannot record the history: %s", reply)
         return minutes

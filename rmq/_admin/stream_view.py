@@ -12,7 +12,8 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
-from rmq._admin.figures import ConsumerStats, GroupSlot, GroupStats, StreamSlot, StreamStats
+from rmq._admin.calls.viewing import joined
+from rmq._admin.figures import ConsumerStats, GroupSlot, GroupStats, StreamSlot, StreamStats, read_totals
 from rmq._admin.view import View, most
 from rmq._broker.binding import SAFE_AGAIN, BoundScript, refusal
 from rmq._broker.claims import MAX_BATCH
@@ -31,7 +32,7 @@ from rmq._model.entries import (
 )
 from rmq._model.times import seconds
 from rmq._model.topics import Topic, TopicType, checked_slots
-from rmq._transport.call import Call, is_one, joined, read_totals
+from rmq._transport.call import Call, is_one
 from rmq._transport.connections import Connections, call_slots
 from rmq.errors import InvalidValueError, RmqError
 

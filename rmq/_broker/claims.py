@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import chain, groupby
+from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, NamedTuple, TypeAlias, cast
 
@@ -50,9 +50,6 @@ WHOLE_BATCH = 256
 STREAM_RENEWALS = 256
 """Maximum number of leases of a group's entries that one call renews: each costs the server several commands."""
 
-CONTROL_BATCH = 256
-"""Maximum number of messages that one call cancels, reschedules, promotes or deletes by name."""
-
 CLAIM_BYTES = 4 * 1_048_576
 """Maximum size of contents and bodies in one claim, bytes; its first message may be larger. The next claim gets the
 rest: a script blocks all other clients, for about 2 ms per MiB."""
@@ -84,9 +81,6 @@ class Nack:
 
 Ack = tuple[bytes, int]
 """Content and claim score of a delivery that is done."""
-
-NewScore = tuple[str, int]
-"""New due time or priority of a message: `after` and ms, `at` and epoch ms, or `priority` and the number."""
 
 RENEWAL_PATIENCE_S = 0.25
 """Seconds for which renewals that have a reply wait for the replies of a server that may be down."""
@@ -297,16 +291,8 @@ class Settlements:
         """
         keys, settlements = self._keys_of(slot, bool(outcomes.nacks)), outcomes.args()
         args = [*self._shared, len(settlements) + 3, len(keys), owner.epoch, owner.ensemble, *settlements]
-        return Call(
-            self._script.name,
-            keys,
-            args,
-            _parse_settled,
-            self._script.repeatable,
-            self._topic,
-            slot,
-            joining=self._joining,
-        )
+        name, repeatable = self._script.name, self._script.repeatable
+        return Call(name, keys, args, _parse_settled, repeatable, self._topic, slot, joining=self._joining)
 
     def joined(self, calls: Sequence[Call[SettleReply]]) -> Call[list[SettleReply | RmqError]]:
         """Return one call for several settlements, in slots that one script may access; each has its own reply."""
@@ -357,14 +343,11 @@ def look(topic: Topic, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
     each = [slot_keys(topic.name, slot) for slot in slots]
     names = [name for keys in each for name in (keys.store, keys.prepare, keys.retry, keys.meta)]
     kinds = (order_of(topic), topic.lease_ms) * len(slots)
-    return _LOOK.call_on(topic.name, due_times, tuple(names), slot=slots[0], kinds=kinds)
+    return _LOOK.call_on(topic.name, due_times, tuple(names), slot=slots[0], kinds=kinds)._replace(joining=LOOKS)
 
 
-def joined_looks(calls: Sequence[Call[tuple[int, list[int]]]]) -> Call[tuple[int, list[int]]]:
-    """Return one call in place of several calls of `look`, in slots that one script may access."""
-    keys = chain.from_iterable(call.keys for call in calls)
-    args = chain.from_iterable(call.args for call in calls)
-    return calls[0]._replace(keys=tuple(keys), args=list(args))
+LOOKS = Joining(0, list)
+"""Calls of `look` are joined as they are, and the result is that of a call of all their slots."""
 
 
 def due_times(reply: list[bytes]) -> tuple[int, list[int]]:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, cast
 
 from rmq._broker.binding import SAFE_AGAIN, BoundScript, refusal
-from rmq._broker.claims import Ack, Claims, Settlements, SlotNames, due_times, renewal_args, rest_of
+from rmq._broker.claims import LOOKS, Ack, Claims, Settlements, SlotNames, due_times, renewal_args, rest_of
 from rmq._broker.keys import group_keys
 from rmq._io.wire import Argument
 from rmq._model.batches import EncodedMessage, Messages
@@ -156,7 +156,7 @@ def look(topic: Topic, slots: Sequence[int], group: str) -> Call[tuple[int, list
     each = [group_keys(topic.name, slot, group) for slot in slots]
     names = [name for keys in each for name in (keys.store, keys.group, keys.retry)]
     groups = (group, topic.lease_ms) * len(slots)
-    return _LOOK.call_on(topic.name, due_times, tuple(names), slot=slots[0], groups=groups)
+    return _LOOK.call_on(topic.name, due_times, tuple(names), slot=slots[0], groups=groups)._replace(joining=LOOKS)
 
 
 def trim(topic: Topic, slot: int, retention: Retention, *, now: bool = False) -> Call[Trimmed]:

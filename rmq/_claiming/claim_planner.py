@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from rmq._broker.broker import Broker, QueueBroker
-from rmq._broker.claims import MAX_BATCH, joined_looks
+from rmq._broker.claims import MAX_BATCH
 from rmq._broker.keys import slot_keys
 from rmq._claiming.due_times import DueTimes
 from rmq._claiming.rate_limit import RateLimiter
@@ -24,7 +24,7 @@ from rmq._model.deliveries import Claim
 from rmq._model.replies import NO_OWNER, ClaimReply, Owner
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
-from rmq._transport.call import Call, plain
+from rmq._transport.call import Call, join, plain
 from rmq._transport.connections import Connections
 from rmq.errors import RedisUnavailableError, RmqError, ScriptFailedError
 
@@ -351,10 +351,8 @@ class ClaimPlanner:
                         self._resume[request.slot] = reply.resume
             if served:
                 self._brought_s = received_s
-            if replies and self._fetch_size.note(
-                asked, replies, slots
-            ):  # the slots that got nothing go first next time
-                self.due_times.served(served)
+            if replies and self._fetch_size.note(asked, replies, slots):
+                self.due_times.served(served)  # the slots that got nothing go first next time
             self._note_due(times, now_ms, received_s, sent_s)
 
     def open_drained(self, requests: Sequence[ClaimRequest]) -> None:
@@ -400,9 +398,8 @@ class ClaimPlanner:
         """Return the slots with outcomes that their present owner may send, unless they are picked already."""
         owners = dict.fromkeys((claim.slot, claim.owner) for claim, _ in settled)
         slots = [slot for slot, owner in owners if self._owners.get(slot) == owner and slot not in picked]
-        return (
-            [slot for slot in slots if not self.is_unresponsive(slot)] if self.connections.unresponsive_nodes else slots
-        )
+        silent = self.connections.unresponsive_nodes
+        return [slot for slot in slots if not (silent and self.is_unresponsive(slot))]
 
     def _is_still_ours(self, slot: int, may_claim: Callable[[int, Owner], bool]) -> bool:
         if may_claim(slot, self._owners[slot]):
@@ -446,7 +443,7 @@ def _look(connections: Connections, places: Places, deadline_s: float | None) ->
             by_script.setdefault(call.script, []).append((planner, slots, call))
         for parts in by_script.values():
             calls, asked_s = [call for _, _, call in parts], monotonic_s()
-            now_ms, times = connections.run(joined_looks(calls) if len(calls) > 1 else calls[0])
+            now_ms, times = connections.run(join(calls))
             due = iter(times)
             for planner, slots, _ in parts:
                 planner.learn_due([(slot, next(due)) for slot in slots], now_ms, asked_s)

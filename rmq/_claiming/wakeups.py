@@ -167,21 +167,14 @@ class WakeupSubscriber:
             while self._subscriptions and not (self._closing or self._ended):
                 if self._take_all(hints) and not hints:
                     continue
-                now_s = monotonic_s()
-                asked_s = [
-                    subscription.subscribed_s + CONFIRM_S
-                    for subscription in self._subscriptions.values()
-                    if subscription.asked
-                ]
-                confirmed_s = max(asked_s, default=0.0)
+                now_s, known = monotonic_s(), self._subscriptions.values()
+                confirmed_s = max((each.subscribed_s + CONFIRM_S for each in known if each.asked), default=0.0)
                 if len(hints) >= MOST_HINTS or ((hints or self._missed) and confirmed_s <= now_s):
                     break
                 wait_s = max(until_s, confirmed_s) - now_s
                 if wait_s <= 0:
                     break
-                self._connections.runtime.wait_readable(
-                    [subscription.wire for subscription in self._subscriptions.values()], wait_s
-                )
+                self._connections.runtime.wait_readable([each.wire for each in known], wait_s)
             self._ping()
         except BaseException:
             self._close_all()
@@ -212,11 +205,8 @@ class WakeupSubscriber:
         """Return the longest time that a read may take, in seconds, so that connections are checked in time."""
         if self._connections.multi_node or not self.connected:
             return TOPOLOGY_CHECK_S
-        return (
-            float("inf")
-            if all(subscription.proven_s is not None for subscription in self._subscriptions.values())
-            else PING_S / 2
-        )
+        proven = all(each.proven_s is not None for each in self._subscriptions.values())
+        return float("inf") if proven else PING_S / 2
 
     def probe(self, every_s: float) -> frozenset[str]:
         """Check at intervals that hints arrive: publish a message on a channel of each server, and wait to receive it.
@@ -297,9 +287,7 @@ class WakeupSubscriber:
         """Subscribe to channels without a subscription, and to those that have moved."""
         version, now_s = self._connections.topology_version, monotonic_s()
         if self._refused_until_s:
-            self._refused_until_s = {
-                topic: until_s for topic, until_s in self._refused_until_s.items() if now_s < until_s
-            }
+            self._refused_until_s = {topic: at_s for topic, at_s in self._refused_until_s.items() if now_s < at_s}
         refused = set[bytes]().union(*[self._topics[topic] for topic in self._refused_until_s])
         heard = sum([len(each.confirmed) + sum(map(len, each.asked)) for each in self._subscriptions.values()])
         if heard >= len(self._slots) - len(refused) and version == self._topology_version:
@@ -430,10 +418,8 @@ class WakeupSubscriber:
             try:
                 if subscription.asked and now_s - subscription.subscribed_s > PONG_S:
                     raise WireBrokenError("no answer to SUBSCRIBE")
-                if (
-                    now_s - subscription.last_reply_s < PING_S or subscription.proven_s is not None
-                ):  # else a probe would be missing
-                    continue
+                if subscription.proven_s is not None or now_s - subscription.last_reply_s < PING_S:
+                    continue  # in the first case a probe would be missing
                 if not subscription.pinged_s:
                     subscription.wire.send_command("PING")
                     subscription.pinged_s = now_s

@@ -15,7 +15,6 @@ from rmq._listening.watcher import IdlePolicy
 from rmq._model.times import monotonic_s
 from rmq._model.workers import BEAT_S, WorkerInfo, process_name
 from rmq._registry import shared
-from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError
 
@@ -91,18 +90,13 @@ class Heartbeat(Background):
             reported, redis_ms, reported_s = self._last_report
             since_s = monotonic_s() - reported_s
             now_ms, trusted = redis_ms + int(since_s * 1000), since_s < TRUST_S
-            if reported == info and trusted and self._call(shared.worker_beat_again(self.worker, now_ms)):
+            again = shared.worker_beat_again(self.worker, now_ms)
+            if reported == info and trusted and self._connections.run(again, PATIENCE_S):
                 return
         self._last_report = info, self._beat(info.to_json()), monotonic_s()
 
     def _beat(self, info: str) -> int:
-        return self._call(shared.worker_beat(self.worker, info, FORGET_MS))
-
-    def _call(self, call: Call[int]) -> int:
-        answer = self._connections.run_many([call], None, PATIENCE_S)[0]
-        if isinstance(answer, RmqError):
-            raise answer
-        return answer
+        return self._connections.run(shared.worker_beat(self.worker, info, FORGET_MS), PATIENCE_S)
 
     def _info(self) -> WorkerInfo:
         listeners = tuple(runner.info(economical=self._economical) for runner in self._runners)

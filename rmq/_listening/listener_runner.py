@@ -109,7 +109,7 @@ class ListenerRunner:
         self._moved_from: set[int] = set()  # threads with a hanging handler that slots have left
         self._said: dict[str, str] = {}  # troubles that the coordinator was told
         held = [thread.held for thread in self._threads]
-        self.leases = LeaseHolder(source, held, self._on_lost, self._is_alive)
+        self.leases = LeaseHolder(source, held, self._on_lost, lambda: any(each.is_alive() for each in self._threads))
         self._releaser = runtime.job(self._release, f"rmq-release-{topic.name}")
         self._troubles = Sparing()
         self._watchful_until_s = 0.0
@@ -238,9 +238,6 @@ class ListenerRunner:
             self._join(thread, until_s)
         held = [claim for thread in self._threads if thread.is_alive() for claim in thread.held.all()]
         return [delivery for claim in held for delivery in claim.deliveries(claim.held_rows())]
-
-    def _is_alive(self) -> bool:
-        return any(thread.is_alive() for thread in self._threads)
 
     def _join(self, thread: Job, until_s: float) -> None:
         """Wait for a thread, but not for calls of the handler that were abandoned, or that called this method.

@@ -240,20 +240,12 @@ class Worker(Background):
             self.held.drop_ended()
         finally:
             self.held.lock.release()
+        text, name = "topic %s: a handler has exceeded its timeout of %g s; ", self._topic.name
         if given_up and not lost:
-            log.error(
-                "topic %s: a handler has exceeded its timeout of %g s; all its messages were already settled",
-                self._topic.name,
-                self.setup.listener.timeout_s,
-            )
+            log.error(text + "all its messages were already settled", name, self.setup.listener.timeout_s)
         for delivery in lost:
-            log.error(
-                "topic %s: a handler has exceeded its timeout of %g s; the lease on %r is no longer renewed, so the "
-                "message will be redelivered",
-                self._topic.name,
-                self.setup.listener.timeout_s,
-                delivery,
-            )
+            left = "the lease on %r is no longer renewed, so the message will be redelivered"
+            log.error(text + left, name, self.setup.listener.timeout_s, delivery)
             self.setup.on_lost(delivery)
         return bool(given_up)
 
@@ -491,15 +483,12 @@ class Worker(Background):
 
         So a server to which nothing can be released does not stop claims from the others.
         """
-        return max(min(room, LEAST_ROOM), room - self._going_back_later())
+        later = sum([max(0, number - PIGGYBACKED_NACKS) for number in self._back_by_slot().values()])
+        return max(min(room, LEAST_ROOM), room - later)  # those that the next calls do not release
 
     def going_back(self) -> int:
         """Return how many messages must be released with later calls."""
         return sum(self._back_by_slot().values())
-
-    def _going_back_later(self) -> int:
-        """Return how many messages must be released in addition to those that the next calls release."""
-        return sum([max(0, number - PIGGYBACKED_NACKS) for number in self._back_by_slot().values()])
 
     def _back_by_slot(self) -> Counter[int]:
         back = Counter[int]()

@@ -15,7 +15,7 @@ from rmq._broker.binding import SAFE_AGAIN, BoundScript
 from rmq._io.reports import reporter
 from rmq._model.display import shown
 from rmq._model.topics import Topic
-from rmq._transport.call import Call, nothing
+from rmq._transport.call import Call
 from rmq._transport.connections import Connections, call_slots
 from rmq.errors import InvalidValueError, RmqError
 
@@ -27,6 +27,11 @@ _MOST_CHARACTERS = 256
 
 Progress = Callable[[int], None]
 """Takes the number of messages that a long step has processed so far."""
+
+
+def nothing(reply: object) -> None:
+    """Parse a reply without a result."""
+    del reply
 
 
 def confirm(topic: Topic, slot: int) -> Call[None]:

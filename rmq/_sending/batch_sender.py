@@ -259,19 +259,17 @@ class BatchSender:
 
     def _send_rest(self, batch: Batch, first: int, part: int, waits: bool) -> SendResult | RmqError:
         """Send a batch, starting at one of its messages; with `waits`, once the backlog has room for all of them."""
-        send = partial(self._connections.run, self._rest_call(batch, first, part))
+        rpc_id = batch.completion
+        if rpc_id is not None and part:
+            rpc_id = part_rpc_id(rpc_id, part)
+        call = self._broker.send_call(batch.slot, batch[first:], self._detailed, rpc_id, "each")
+        send = partial(self._connections.run, call)
         try:
             if waits:
                 return wait_for_room(send, self._broker.topic.full_timeout_s, self._connections.runtime.sleep)
             return send()
         except RmqError as error:
             return error
-
-    def _rest_call(self, batch: Batch, first: int, part: int) -> Call[SendResult]:
-        rpc_id = batch.completion
-        if rpc_id is not None and part:
-            rpc_id = part_rpc_id(rpc_id, part)
-        return self._broker.send_call(batch.slot, batch[first:], self._detailed, rpc_id, "each")
 
     def _record(self, batch: Batch, result: SendResult, first: int = 0) -> int:
         """Record the stored and refused messages of a call; return the index of the first message that remains."""

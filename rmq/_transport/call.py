@@ -83,22 +83,6 @@ class Call(NamedTuple, Generic[T]):
         return cast("Call[S]", self._replace(parse=parse))
 
 
-def joined(calls: Sequence[Call[T]], per_slot: int = 0) -> Call[list[T]]:
-    """Return one call in place of several calls of a script over slots; its result is that of each slot.
-
-    Args:
-        calls: The calls, of one slot each, which one script may access.
-        per_slot: Number of arguments, the first ones, that the script takes for each slot.
-    """
-    keys = tuple(chain.from_iterable(call.keys for call in calls))
-    args = [*chain.from_iterable(call.args[:per_slot] for call in calls), *calls[0].args[per_slot:]]
-
-    def parse(reply: Sequence[Any]) -> list[T]:
-        return [call.parse([answer]) for call, answer in zip(calls, reply, strict=True)]
-
-    return cast("Call[list[T]]", calls[0]._replace(keys=keys, args=args, parse=parse))
-
-
 def join(calls: Sequence[Call[Any]]) -> Call[Any]:
     """Return one call in place of calls that may be joined, whose `joining` splits its reply. It joins no others."""
     first, joining = calls[0], calls[0].joining
@@ -128,13 +112,3 @@ def _as_it_is(reply: Any) -> Any:
 def is_one(reply: object) -> bool:
     """Parse a reply of 1 or 0."""
     return reply == b"1"
-
-
-def read_totals(names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, int]:
-    """Parse counters; those that do not exist yet are left out."""
-    return {name: int(value) for name, value in zip(names, values, strict=True) if value is not None}
-
-
-def nothing(reply: object) -> None:
-    """Parse a reply without a result."""
-    del reply

@@ -115,7 +115,7 @@ class Connections:
     def subscribe(self) -> str:
         """Command that subscribes to wakeups: SSUBSCRIBE if every server supports sharded pub/sub."""
         if self.multi_node and not self._router.topology_version:
-            self._until_deadline(lambda: None)  # the servers of the cluster are not known yet
+            self._until_deadline(lambda: None, plain("SUBSCRIBE"))  # the servers of the cluster are not known yet
         return "SSUBSCRIBE" if self._router.sharded_hints else "SUBSCRIBE"
 
     @property
@@ -271,10 +271,7 @@ class Connections:
                 raise refused[0]
             return replies
 
-        try:
-            return self._until_deadline(attempt)
-        except ReplyError as error:
-            raise error_of(plain(*commands[0], key=key), str(error)) from error
+        return self._until_deadline(attempt, plain(*commands[0], key=key))
 
     def wakeup_node(self, channel: str | bytes) -> Node:
         """Return the server of a wakeup channel; raises as `Node.checkout`."""
@@ -303,7 +300,7 @@ class Connections:
             for node in self._router.masters():
                 node.give_back(node.checkout())
 
-        self._until_deadline(look)
+        self._until_deadline(look, plain("INFO"))
 
     def ask_masters(self, *args: Argument) -> dict[str, Any]:
         """Send a command to every server that holds slots; return the replies by address.
@@ -319,10 +316,7 @@ class Connections:
             for node in self._router.masters():
                 result[":".join(map(str, node.address))] = node.ask(*args)
 
-        try:
-            self._until_deadline(ask)
-        except ReplyError as error:
-            raise error_of(plain(*args), str(error)) from error
+        self._until_deadline(ask, plain(*args))
         return result
 
     def check_periodically(self, look: Callable[[], float], first_s: float) -> None:
@@ -378,8 +372,13 @@ class Connections:
                 "this client was created before a fork; create a client in the process that uses it"
             )
 
-    def _until_deadline(self, attempt: Callable[[], T]) -> T:
-        """Call a function until it succeeds or the deadline passes. A failed call must be safe to repeat."""
+    def _until_deadline(self, attempt: Callable[[], T], call: Call[Any]) -> T:
+        """Call a function until it succeeds or the deadline passes. A failed call must be safe to repeat.
+
+        Args:
+            attempt: The function.
+            call: What it sends, for the error of a server that refuses it.
+        """
         end_s, pause_s = monotonic_s() + self.deadline_s, FIRST_PAUSE_S
         while True:
             try:
@@ -389,7 +388,7 @@ class Connections:
                 problem = error
             except ReplyError as error:
                 if not not_executed(str(error)):
-                    raise
+                    raise error_of(call, str(error)) from error
                 problem = error
             self._router.invalidate()
             if monotonic_s() + pause_s > end_s:

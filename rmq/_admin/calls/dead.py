@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 
 from rmq._admin.messages import DeadEntry, DeadMessage, told, why_dead
 from rmq._broker.binding import SAFE_AGAIN, BoundScript
-from rmq._broker.claims import NewScore
 from rmq._broker.keys import group_keys
 from rmq._io.wire import Argument
 from rmq._model.entries import body_of, content_of
@@ -20,6 +19,9 @@ from rmq._model.topics import Topic
 from rmq._transport.call import Call
 
 D = TypeVar("D", bound=DeadMessage)
+
+NewScore = tuple[str, int]
+"""New due time or priority of a message: `after` and ms, `at` and epoch ms, or `priority` and the number."""
 
 _REDRIVE, _REDRIVE_ENTRIES, _PURGE = (
     BoundScript(name, durable=SAFE_AGAIN) for name in ("redrive", "stream_redrive", "purge_dead")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
-from typing import Any
+from functools import partial
+from itertools import chain, repeat
+from typing import Any, cast
 
 from rmq._admin.calls.dead import dead_message
-from rmq._admin.figures import TOTALS, SlotStats
+from rmq._admin.figures import TOTALS, SlotStats, read_totals
 from rmq._admin.messages import (
     SECTIONS,
     AuditLine,
@@ -31,7 +32,7 @@ from rmq._model.scores import ages_for, score_of
 from rmq._model.topics import Topic
 from rmq._model.workers import WorkerInfo
 from rmq._registry.shared import MOST_WORKERS, REPORT_KEYS
-from rmq._transport.call import Call, is_one, joined, read_totals
+from rmq._transport.call import Call, T, is_one
 from rmq.errors import UnreadableDocumentError
 
 _passed_over = PassedOver(logging.getLogger("rmq.workers"))
@@ -171,9 +172,24 @@ def stats(topic: Topic, slot: int) -> Call[SlotStats]:
     return _STATS.call_on(topic.name, parse, names, slot=slot, kinds=kinds)
 
 
-def joined_stats(calls: Sequence[Call[SlotStats]]) -> Call[list[SlotStats]]:
-    """Return one call in place of several calls of `stats`, in slots that one script may access."""
-    return joined(calls, per_slot=3)
+def joined(calls: Sequence[Call[T]], per_slot: int = 0) -> Call[list[T]]:
+    """Return one call in place of several calls of a script over slots; its result is that of each slot.
+
+    Args:
+        calls: The calls, of one slot each, which one script may access.
+        per_slot: Number of arguments, the first ones, that the script takes for each slot.
+    """
+    keys = tuple(chain.from_iterable(call.keys for call in calls))
+    args = [*chain.from_iterable(call.args[:per_slot] for call in calls), *calls[0].args[per_slot:]]
+
+    def parse(reply: Sequence[Any]) -> list[T]:
+        return [call.parse([answer]) for call, answer in zip(calls, reply, strict=True)]
+
+    return cast("Call[list[T]]", calls[0]._replace(keys=keys, args=args, parse=parse))
+
+
+joined_stats = partial(joined, per_slot=3)
+"""Returns one call in place of several calls of `stats`, see `joined`."""
 
 
 def _whole(text: bytes) -> int:
