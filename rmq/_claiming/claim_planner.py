@@ -513,9 +513,5 @@ class HandoverGate:
                 self._open[slot] = owner.epoch
             elif self._logged.get(slot) != owner.epoch:
                 self._logged[slot] = owner.epoch
-                log.info(
-                    "slot %d of topic %s waits until %d messages of an earlier owner are settled or their leases end",
-                    slot,
-                    self._topic.name,
-                    in_flight,
-                )
+                text = "slot %d of topic %s waits until %d messages of an earlier owner are settled or their leases end"
+                log.info(text, slot, self._topic.name, in_flight)

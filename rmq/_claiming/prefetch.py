@@ -160,11 +160,8 @@ class Prefetch(Buffer):
         try:
             self._consumer.ack(taken)
         except RedisUnavailableError as error:  # acked or not: at worst they are delivered once more
-            log.warning(
-                "topic %s: values taken from the queue may be redelivered, since their acks failed: %s",
-                self._consumer.topic.name,
-                error,
-            )
+            text = "topic %s: values taken from the queue may be redelivered, since their acks failed: %s"
+            log.warning(text, self._consumer.topic.name, error)
             now_s = monotonic_s()
             again = [each for each in taken if each.outcome is None and now_s < each.lease_until_s]
             with self.lock:

@@ -102,11 +102,8 @@ class RateLimiter:
                 tokens = self._connections.run(take_tokens(self._topic, messages, self._group))
             return tokens
         except RmqError as error:
-            log.warning(
-                "topic %s: nothing is claimed, because tokens of its rate limit could not be taken: %s",
-                self._topic.name,
-                error,
-            )
+            text = "topic %s: nothing is claimed, because tokens of its rate limit could not be taken: %s"
+            log.warning(text, self._topic.name, error)
             return None
 
     def _learn(self, rate: float) -> None:

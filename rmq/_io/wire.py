@@ -257,9 +257,7 @@ def wire_factory(
     """
     try:
         pool = redis.ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType]
-            url,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s if connect_s is None else connect_s,
+            url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s if connect_s is None else connect_s
         )
         # not pool.make_connection: it counts all that were ever made, and refuses the 101st
         make = checked_maker(pool, Retry(NoBackoff(), 0), credentials)

@@ -152,14 +152,12 @@ class HandlerInvoker:
     def _log_late_end(self, call: int) -> None:
         """Log the end of a call that was abandoned."""
         if (given_up := self.hung.pop(call, None)) is not None:
-            began_s, ready = given_up
-            log.warning(
+            (began_s, ready), name = given_up, self._listener.topic.name
+            text = (
                 "topic %s: a handler ended after %g s; it had exceeded its timeout, so its result is ignored and "
-                "messages that it had not settled by then are redelivered; its first message: %r",
-                self._listener.topic.name,
-                round(monotonic_s() - began_s, 1),
-                ready[0].claim.delivery(ready[0].rows[0]),
+                "messages that it had not settled by then are redelivered; its first message: %r"
             )
+            log.warning(text, name, round(monotonic_s() - began_s, 1), ready[0].claim.delivery(ready[0].rows[0]))
 
     def _count(
         self, ready: Sequence[Selection], deliveries: Iterable[Delivery], started_s: float, error: BaseException | None

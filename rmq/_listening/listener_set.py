@@ -113,12 +113,7 @@ class ListenerSet:
         self.added += listeners
 
     def start(
-        self,
-        owners: Owners | None,
-        threads: int | None,
-        handlers: int | None,
-        drain_s: float,
-        idle: str = "normal",
+        self, owners: Owners | None, threads: int | None, handlers: int | None, drain_s: float, idle: str = "normal"
     ) -> None:
         """Start all listeners; see `RmqClient.start`."""
         drain_s = seconds(drain_s, "drain_s")

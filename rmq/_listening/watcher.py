@@ -316,15 +316,11 @@ class SlotPoller:
             return
         turns.distrusts_until_s = monotonic_s() + DISTRUST_S
         topic = turns.planner.topic.name
-        log.warning(
+        text = (
             "topic %s: slot %d had a due message without a wake hint, so this listener polls for %g minutes; "
-            "producers may lack the right to publish on the channel wake{%s_%d}",
-            topic,
-            slot,
-            DISTRUST_S / 60,
-            topic,
-            slot,
+            "producers may lack the right to publish on the channel wake{%s_%d}"
         )
+        log.warning(text, topic, slot, DISTRUST_S / 60, topic, slot)
 
     def _saves(self, turns: _Turns) -> bool:
         return turns.trusts and self._pace.economical and not turns.left

@@ -355,11 +355,7 @@ class Encoder:
         return name, due_ms(value, name) if name == "fixed_times" else duration_ms(value, name)
 
     def _plain_columns(
-        self,
-        contents: Sequence[Any],
-        values: Sequence[int],
-        bodies: Sequence[Any] | None,
-        bases: Sequence[Any] | None,
+        self, contents: Sequence[Any], values: Sequence[int], bodies: Sequence[Any] | None, bases: Sequence[Any] | None
     ) -> Rows | None:
         """Return the rows if a check of whole columns shows that they are valid, else `None`."""
         topic = self.topic

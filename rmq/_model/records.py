@@ -270,14 +270,7 @@ def fold(older: Record, newer: Record) -> Record:
     first = older.first_ms
     if first == 0 or 0 < newer.first_ms < first:
         first = newer.first_ms
-    return Record(
-        older.count + newer.count,
-        first,
-        max(older.last_ms, newer.last_ms),
-        number,
-        newer.kind,
-        value,
-    )
+    return Record(older.count + newer.count, first, max(older.last_ms, newer.last_ms), number, newer.kind, value)
 
 
 def _has_no_body(record: Record) -> bool:

@@ -20,11 +20,7 @@ from rmq._model.topics import Topic, TopicType
 from rmq._sending.batch_sender import BatchSender, SendOptions, blocks, wait_for_room, with_details
 from rmq._transport.connections import Connections
 from rmq._transport.rpc_ids import RpcId, named_rpc_id
-from rmq.errors import (
-    DurabilityError,
-    InvalidValueError,
-    SendError,
-)
+from rmq.errors import DurabilityError, InvalidValueError, SendError
 
 MAX_ONCE = 200
 """Maximum length of the name of a call."""
@@ -51,11 +47,7 @@ class Producer:
     """
 
     def __init__(
-        self,
-        connections: Connections,
-        topic: Topic,
-        observers: Observers | None = None,
-        again: str = MERGES_AGAIN,
+        self, connections: Connections, topic: Topic, observers: Observers | None = None, again: str = MERGES_AGAIN
     ) -> None:
         self._observers = observers or Observers()
         self._connections = connections

@@ -481,9 +481,7 @@ def _only(results: list[Any]) -> Any:
 
 
 def run_slots(
-    connections: Connections,
-    calls: Iterable[Call[T]],
-    join: Callable[[Sequence[Call[T]]], Call[list[T]]] | None = None,
+    connections: Connections, calls: Iterable[Call[T]], join: Callable[[Sequence[Call[T]]], Call[list[T]]] | None = None
 ) -> Iterator[T | RmqError]:
     """Run calls on slots, up to `ROUND_TRIP_SLOTS` in one round trip; yield the result or the error of each, in order.
 
