@@ -319,14 +319,8 @@ _Known: TypeAlias = dict[type, dict[str, _Reader]]
 """Readers of the fields of each dataclass seen so far: a dataclass may contain itself."""
 
 _NAMES: dict[type, str] = {
-    NoneType: "null",
-    dict: "object",
-    list: "array",
-    int: "int",
-    float: "float",
-    str: "str",
-    bool: "bool",
-}
+    NoneType: "null", dict: "object", list: "array", int: "int", float: "float", str: "str", bool: "bool",
+}  # fmt: skip
 _TEXTS: dict[type, Callable[[str], Any]] = {
     bytes: lambda text: b64decode(text, validate=True),
     date: date.fromisoformat,
@@ -478,10 +472,8 @@ def _array(kind: type, args: tuple[Any, ...], known: _Known) -> _Reader:
         if fixed and len(fixed) != len(values):
             raise ValueError(f"Expected `array` of length {len(fixed)}, got {len(values)} - at `{path}`")
         readers = fixed or [item] * len(values)
-        make = cast("Callable[[Any], Any]", kind)
-        return make(
-            each(found, f"{path}[{index}]") for index, (each, found) in enumerate(zip(readers, values, strict=True))
-        )
+        make, found = cast("Callable[[Any], Any]", kind), enumerate(zip(readers, values, strict=True))
+        return make(each(value, f"{path}[{index}]") for index, (each, value) in found)
 
     return read
 

@@ -232,9 +232,7 @@ class ClaimReply(NamedTuple, Generic[M]):  # a frozen dataclass would take five 
     swept: int  # expired leases and due retries that the sweep moved
     stale: tuple[bytes, ...]  # contents among the settled ones whose claim was no longer ours: nothing changed for them
     messages: M
-    unmatched: tuple[
-        int, ...
-    ] = ()  # claim scores of whole claims that were not acked: their deliveries have to be named
+    unmatched: tuple[int, ...] = ()  # claim scores of whole claims that were not acked: they are acked by name
     lost: tuple[bytes, ...] = ()  # stream topics: ids of entries that were trimmed or deleted before they were acked
     own: tuple[int, int] | None = None  # stream topics: claim score and number of entries in the claim's own name
     nacked: int | None = None  # how many of the nacks were looked at, where these have used up what a call may move

@@ -260,7 +260,6 @@ class Topic(Generic[PayloadT]):
         self._check_retention()
         self._check_limits()
         self._check_rate()
-        self._check_attempts()
         self._check_ties()
         check_merge(self.name, self.type, self.merge)
         object.__setattr__(self, "typed", payloads.typed_of(self.name, self.payload, self.codec, self.type, self.merge))
@@ -291,6 +290,8 @@ class Topic(Generic[PayloadT]):
             raise InvalidTopicError(f"when_full of topic {self.name} is {self.when_full!r}; it must be a WhenFull")
         if self.type is TopicType.STREAM and (self.when_full is not WhenFull.REFUSE or self.ttl is not None):
             raise InvalidTopicError(f"topic {self.name} is STREAM; use retention instead of when_full and ttl")
+        if self.keep_attempts is not None:
+            self._check_range("keep_attempts", self.keep_attempts, 1, MAX_KEPT_ATTEMPTS)
 
     def _check_rate(self) -> None:
         rate = self.max_rate
@@ -300,10 +301,6 @@ class Topic(Generic[PayloadT]):
             self._check_range("max_burst", self.max_burst, 1, 10**6)
             if rate is None:
                 raise InvalidTopicError(f"max_burst of topic {self.name} is {self.max_burst}; it needs a max_rate")
-
-    def _check_attempts(self) -> None:
-        if self.keep_attempts is not None:
-            self._check_range("keep_attempts", self.keep_attempts, 1, MAX_KEPT_ATTEMPTS)
 
     def _check_ties(self) -> None:
         if self.type is not TopicType.PRIORITY:
@@ -507,12 +504,9 @@ class Topic(Generic[PayloadT]):
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "type": TopicType,
-    "when_full": WhenFull,
-    "retry": retry_from_json,
-    "retention": Retention.from_json,
+    "type": TopicType, "when_full": WhenFull, "retry": retry_from_json, "retention": Retention.from_json,
     "merge": Merge.from_json,
-}
+}  # fmt: skip
 """Settings that a definition stores in a form of their own, with the function that reads it."""
 
 

@@ -7,14 +7,8 @@ from typing import Any
 import pytest
 
 from rmq import Topic, TopicType
-from rmq._broker.claims import ClaimPart, queue_claims
 from rmq._servers.cluster_map import Redirect
-from rmq._servers.durability import parse_durability
-from rmq._servers.server_check import not_executed
-from rmq._servers.urls import Address
-from rmq._transport.call import Call
 from rmq._transport.exchange import FREE_REDIRECTS, DurabilityBarrier, Exchange, RequestBatch
-from rmq._transport.script_library import default_scripts
 from rmq.errors import (
     BacklogFullError,
     DurabilityError,
@@ -23,6 +17,7 @@ from rmq.errors import (
     ReplyLostError,
     ScriptFailedError,
 )
+from tests.support.core import Address, Call, ClaimPart, claims, default_scripts, not_executed, parse_durability
 
 HERE, THERE = Address("h", 1), Address("h", 2)
 
@@ -89,7 +84,7 @@ def test_a_script_that_a_sick_disk_broke_off_counts_as_carried_out_or_not() -> N
 
 def test_a_claim_of_many_slots_tells_of_the_slot_where_it_broke_off() -> None:
     topic = Topic("t", TopicType.PRIORITY, slots=2)
-    many = queue_claims(topic)([ClaimPart(slot, 10) for slot in range(2)])
+    many = claims.queue_claims(topic)([ClaimPart(slot, 10) for slot in range(2)])
     answers = many.parse([BROKEN_OFF.partition("9: ")[2].encode(), b"RMQ_FENCED 7 0"])
     assert [type(answer) for answer in answers] == [ReplyLostError, FencedError]
 
