@@ -60,7 +60,10 @@ class Prefetch(Buffer):
         Raises:
             ClientClosedError: The prefetch is closed, or was closed in the meantime.
         """
-        self._note_speed()
+        with self.lock:
+            if self._handed_s is not None:  # a longer pause changes nothing more
+                self._prefetch.note(self._handed, min(monotonic_s() - self._handed_s, PREFETCH_S))
+            self._handed_s = None
         while True:
             if found := self._pop(most):
                 return found
@@ -111,24 +114,13 @@ class Prefetch(Buffer):
         with held(self._turn, CLOSE_S):
             self._flush(True)
 
-    def _refuse_closed(self) -> None:
-        if self._closed:
-            raise ClientClosedError(
-                f"this queue on topic {self._consumer.topic.name} is closed; create a new one",
-                topic=self._consumer.topic.name,
-            )
-
-    def _note_speed(self) -> None:
-        with self.lock:
-            if self._handed_s is not None:  # a longer pause changes nothing more
-                self._prefetch.note(self._handed, min(monotonic_s() - self._handed_s, PREFETCH_S))
-            self._handed_s = None
-
     def _pop(self, most: int) -> list[Delivery]:
         found: list[Delivery] = []
         now_s = monotonic_s()
         with self.lock:
-            self._refuse_closed()
+            if self._closed:
+                name = self._consumer.topic.name
+                raise ClientClosedError(f"this queue on topic {name} is closed; create a new one", topic=name)
             while self._ready and len(found) < most:
                 delivery = self._ready.popleft()
                 if now_s < delivery.lease_until_s:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from inspect import isawaitable, iscoroutine
-from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import ParamSpec, TypeAlias, TypeVar
 
 from rmq._io.reports import passes_over, reporter, traced
 from rmq._model.deliveries import Delivery
@@ -21,14 +21,6 @@ T = TypeVar("T")
 
 Hook: TypeAlias = Awaitable[object] | None
 """What a hook returns: nothing, or with a client of `rmq.aio` what is to be awaited, as a coroutine function does."""
-
-
-class Hooks(NamedTuple):
-    """The hooks of an observer around a send, or around a handler."""
-
-    before: Callable[..., Hook]
-    after: Callable[..., Hook]
-    failed: Callable[..., Hook]
 
 
 class Observer:
@@ -160,34 +152,35 @@ class Observers:
             failure = None  # this frame is in its traceback: they would keep each other
 
     def _sending(self, observer: Observer, topic: Topic, messages: int) -> AbstractContextManager[str]:
-        hooks = Hooks(observer.before_send, observer.after_send, observer.failed_send)
+        hooks = observer.before_send, observer.after_send, observer.failed_send
         return self._around(observer, observer.sending, hooks, "", topic, messages)
 
     def _handling(self, observer: Observer, deliveries: Sequence[Delivery]) -> AbstractContextManager[None]:
-        hooks = Hooks(observer.before_handler, observer.after_handler, observer.failed_handler)
+        hooks = observer.before_handler, observer.after_handler, observer.failed_handler
         return self._around(observer, observer.handling, hooks, None, deliveries)
 
     def _around(
         self,
         observer: Observer,
         watching: Callable[P, AbstractContextManager[T]],
-        hooks: Hooks,
+        hooks: tuple[Callable[..., Hook], ...],
         otherwise: T,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> AbstractContextManager[T]:
         """Return a context manager that runs an observer's context manager, and within it its hooks."""
+        before, after, failed = hooks
 
         @contextmanager
         def watched() -> Generator[T]:
             with watching(*args, **kwargs) as value:
-                self._call(hooks.before, *args)
+                self._call(before, *args)
                 try:
                     yield value
                 except BaseException as error:
-                    self._call(hooks.failed, *args, error)
+                    self._call(failed, *args, error)
                     raise
-                self._call(hooks.after, *args)
+                self._call(after, *args)
 
         return watched() if observer.essential else _harmless(watched, otherwise)
 

@@ -58,7 +58,8 @@ def with_arguments(topic: Topic[Any], handler: Handler, batch: bool, columns: bo
     elif not getters:
         return _with_rest(topic, handler, signature, batch, columns)
     elif list(getters) == [parameters[0].name] and parameters[0].kind is not parameters[0].KEYWORD_ONLY:
-        return _with_one(handler, next(iter(getters.values())))
+        only = next(iter(getters.values()))
+        return handler if only is _unchanged else lambda argument: handler(only(argument))
     if positional := [each.name for each in parameters if each.name in getters and each.kind not in _PLAIN]:
         raise InvalidValueError(f"parameter {positional[0]} of handler {handler!r} must not be positional-only")
 
@@ -93,7 +94,8 @@ def _with_rest(
     positional = [each for each in signature.parameters.values() if each.kind not in (*_VARIABLE, each.KEYWORD_ONLY)]
     if any(each.kind is each.VAR_POSITIONAL for each in signature.parameters.values()) and not positional:
         return handler
-    words = f"has no parameter for the message, only {_names(positional)}" if positional else "takes no argument"
+    names = ", ".join(each.name for each in positional)
+    words = f"has no parameter for the message, only {names}" if positional else "takes no argument"
     raise InvalidValueError(f"handler {name_of(handler)!r} {words}; {rule}", topic=topic.name)
 
 
@@ -108,10 +110,6 @@ def _check_one_each(topic: Topic[Any], handler: Handler, names: list[str]) -> No
         )
 
 
-def _names(parameters: list[inspect.Parameter]) -> str:
-    return ", ".join(each.name for each in parameters)
-
-
 def _argument_name(batch: bool, columns: bool) -> str:
     return "DeliveryColumns" if columns else "list[Delivery]" if batch else "Delivery"
 
@@ -119,13 +117,6 @@ def _argument_name(batch: bool, columns: bool) -> str:
 def name_of(handler: Handler) -> str:
     """Return the name of a handler for errors."""
     return getattr(handler, "__name__", None) or repr(handler)
-
-
-def _with_one(handler: Handler, getter: Getter) -> Handler:
-    def call(argument: Any) -> Any:
-        return handler(getter(argument))
-
-    return handler if getter is _unchanged else call
 
 
 def _hints_of(topic: Topic[Any], handler: Handler) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rmq._broker.broker import Broker
 from rmq._broker.stream_broker import join_group
 from rmq._claiming.consumer import MAX_POLL, Consumer
 from rmq._claiming.rate_limit import RateLimiter
@@ -51,7 +50,9 @@ class InlineRunner(Consumer[Any]):
         errors: list[BaseException],
     ) -> None:
         self._listener = _noting_errors(replace(added, topic=topic), errors)
-        super().__init__(connections, topic, source=_source_of(connections, topic, added))
+        group, start = added.group, "all" if added.start == "new" else added.start  # the test has sent all
+        source = None if group is None else join_group(connections, topic, group, start, resume_as=added.resume_as)
+        super().__init__(connections, topic, source=source)
         self._planner.rate_limiter = _Unlimited(connections, replace(topic, max_rate=None))
         self._observers = observers
         stopping = connections.runtime.event()
@@ -82,14 +83,6 @@ class InlineRunner(Consumer[Any]):
         """Return the next due times of the slots, epoch ms."""
         looks = call_slots(self._connections, self.slots, lambda slot: self._broker.look_call([slot]))
         return [due_ms for _, times in looks for due_ms in times]
-
-
-def _source_of(connections: Connections, topic: Topic[Any], listener: Listener) -> Broker | None:
-    """Return the slots of a stream's group. A new group starts with the first entry, since the test has sent all."""
-    if listener.group is None:
-        return None
-    start = "all" if listener.start == "new" else listener.start
-    return join_group(connections, topic, listener.group, start, resume_as=listener.resume_as)
 
 
 def _noting_errors(listener: Listener, errors: list[BaseException]) -> Listener:

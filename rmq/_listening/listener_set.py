@@ -187,19 +187,15 @@ class ListenerSet:
             self.leaving = [runner for runner in self.leaving if runner not in awaited]
         self.stopped = self.stopped or bool(awaited)
         if late:
-            _warn_left(len(left), drain_s)
+            deliveries, they = ("delivery", "it is") if len(left) == 1 else ("deliveries", "they are")
+            text = "%d %s did not finish within %g s; %s redelivered when the lease expires"
+            log.warning(text, len(left), deliveries, drain_s, they)
         return left
 
 
 def _join(jobs: Sequence[Background | Timetable], until_s: float) -> None:
     for job in jobs:
         job.join(max(0.0, until_s - monotonic_s()))
-
-
-def _warn_left(number: int, drain_s: float) -> None:
-    deliveries, they = ("delivery", "it is") if number == 1 else ("deliveries", "they are")
-    text = "%d %s did not finish within %g s; %s redelivered when the lease expires"
-    log.warning(text, number, deliveries, drain_s, they)
 
 
 class Timetable:
