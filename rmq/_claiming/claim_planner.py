@@ -262,7 +262,7 @@ class ClaimPlanner:
     @property
     def nodes(self) -> int:
         """Number of servers that may have these slots, at least 1."""
-        return 1 if self.joins else max(1, min(self.connections.nodes, len(self._owners)))
+        return 1 if self.joins else max(1, min(len(self.connections.router.masters()), len(self._owners)))
 
     def plan(
         self,

@@ -285,7 +285,7 @@ class WakeupSubscriber:
 
     def _subscribe(self) -> None:
         """Subscribe to channels without a subscription, and to those that have moved."""
-        version, now_s = self._connections.topology_version, monotonic_s()
+        version, now_s = self._connections.router.topology_version, monotonic_s()
         if self._refused_until_s:
             self._refused_until_s = {topic: at_s for topic, at_s in self._refused_until_s.items() if now_s < at_s}
         refused = set[bytes]().union(*[self._topics[topic] for topic in self._refused_until_s])
@@ -378,7 +378,7 @@ class WakeupSubscriber:
         elif kind == b"sunsubscribe":  # the hash slot has moved to another server
             subscription.confirmed.discard(channel)
             self._missed, self._proven = True, None
-            self._connections.invalidate()
+            self._connections.router.invalidate()
 
     @staticmethod
     def _take_answer(subscription: _Subscription, channel: bytes) -> None:
@@ -388,7 +388,7 @@ class WakeupSubscriber:
                 subscription.asked.popleft()
 
     def _refused(self, node: Node, subscription: _Subscription, error: ReplyError) -> None:
-        self._connections.invalidate()
+        self._connections.router.invalidate()
         channels = subscription.asked.popleft() if subscription.asked else set[bytes]()
         if not_executed(str(error)):  # asked the wrong server, or one that is not ready
             return
@@ -409,7 +409,7 @@ class WakeupSubscriber:
     def _lose(self, node: Node) -> None:
         """Drop a broken connection: its channels may have moved to another server."""
         self._drop(node)
-        self._connections.invalidate()
+        self._connections.router.invalidate()
 
     def _ping(self) -> None:
         """Ping silent connections, and drop those whose server no longer answers although they are not closed."""

@@ -129,7 +129,7 @@ class ListenerSet:
         pool = ConcurrencyLimiter(runtime, handlers)
         pace = self.pace = idle_policy(idle, listeners, multi_node=self._connections.multi_node)
         self._known.look_s = max(LOOK_S, pace.identify_s)
-        self._connections.look_seldom(pace.identify_s)  # a report that is refused tells sooner
+        self._connections.router.look_seldom(pace.identify_s)  # a report that is refused tells sooner
         shared = (coordinator, pool, self._observers, LeaseLostNotifier(runtime), self._worker)
         runners = [ListenerRunner(self._connections, listener, *shared) for listener in listeners]
         if coordinator is not None:

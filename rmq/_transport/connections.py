@@ -67,6 +67,7 @@ class Connections:
     Attributes:
         multi_node: True for a Redis Cluster. One server may fail while the others work, and the slots of a topic may be
             on different servers, so that one script call cannot read several of them.
+        router: Finds the servers of keys, by a topology that calls keep up to date.
         unresponsive_nodes: Servers that do not answer at the moment; see `unresponsive`.
         rpc_ids: Numbers calls that are safe to repeat only if they are numbered.
         confirms: Whether durable calls wait for a confirmation of replicas or the disk.
@@ -95,10 +96,10 @@ class Connections:
         self.server: object = None
         self._periodic_check: Callable[[], float] = lambda: inf
         self._next_check_s = inf  # when it is called next, on the clock of `monotonic_s`
-        self._router = make_router(url, timeout_s, durability, runtime)
-        self.multi_node = not self._router.multi_slot_scripts
-        self._shared_calls = SharedCalls(self._router, self._scripts, runtime)
-        self.unresponsive_nodes = self._router.unresponsive
+        self.router = make_router(url, timeout_s, durability, runtime)
+        self.multi_node = not self.router.multi_slot_scripts
+        self._shared_calls = SharedCalls(self.router, self._scripts, runtime)
+        self.unresponsive_nodes = self.router.unresponsive
         # half of the client's timeout: the server must give up first, or its reply would be lost
         command = durability.confirmation(max(1, int(timeout_s * 500)))
         self._confirmation = (
@@ -114,31 +115,21 @@ class Connections:
     @property
     def subscribe(self) -> str:
         """Command that subscribes to wakeups: SSUBSCRIBE if every server supports sharded pub/sub."""
-        if self.multi_node and not self._router.topology_version:
+        if self.multi_node and not self.router.topology_version:
             self._until_deadline(lambda: None, plain("SUBSCRIBE"))  # the servers of the cluster are not known yet
-        return "SSUBSCRIBE" if self._router.sharded_hints else "SUBSCRIBE"
-
-    @property
-    def nodes(self) -> int:
-        """Number of known servers that hold keys."""
-        return len(self._router.masters())
-
-    @property
-    def topology_version(self) -> int:
-        """Number that changes whenever slots have moved to another server."""
-        return self._router.topology_version
+        return "SSUBSCRIBE" if self.router.sharded_hints else "SUBSCRIBE"
 
     def unresponsive(self, key: str) -> bool:
         """Return whether the server of a key does not answer at the moment. Sends nothing."""
         try:
-            return self._router.node_for(key).unresponsive
+            return self.router.node_for(key).unresponsive
         except WireBrokenError:
             return False
 
     def server_of(self, key: str) -> Address | None:
         """Return the server of a key, or `None` if it is not known. Sends nothing."""
         try:
-            return self._router.node_for(key).address
+            return self.router.node_for(key).address
         except WireBrokenError:
             return None
 
@@ -256,7 +247,7 @@ class Connections:
         request = pack("MULTI") + b"".join(pack(*command) for command in commands) + pack("EXEC")
 
         def attempt() -> list[Any]:
-            node = self._router.node_for(key)
+            node = self.router.node_for(key)
             refused: list[ReplyError] = []
             replies: list[Any] = []
             with node.using(node.checkout()) as wire:
@@ -276,16 +267,8 @@ class Connections:
     def wakeup_node(self, channel: str | bytes) -> Node:
         """Return the server of a wakeup channel; raises as `Node.checkout`."""
         self.refuse_misuse()
-        self._router.refresh()
-        return self._router.wakeup_node(channel)
-
-    def invalidate(self) -> None:
-        """Read the topology again before the next call, because a server's reply did not match it."""
-        self._router.invalidate()
-
-    def look_seldom(self, pause_s: float) -> None:
-        """Check the role of a server less often; see `Router.look_seldom`."""
-        self._router.look_seldom(pause_s)
+        self.router.refresh()
+        return self.router.wakeup_node(channel)
 
     def check(self) -> None:
         """Check all servers that hold slots now instead of at their first use.
@@ -297,7 +280,7 @@ class Connections:
         self.refuse_misuse()
 
         def look() -> None:
-            for node in self._router.masters():
+            for node in self.router.masters():
                 node.give_back(node.checkout())
 
         self._until_deadline(look, plain("INFO"))
@@ -313,7 +296,7 @@ class Connections:
         result: dict[str, Any] = {}
 
         def ask() -> None:
-            for node in self._router.masters():
+            for node in self.router.masters():
                 result[":".join(map(str, node.address))] = node.ask(*args)
 
         self._until_deadline(ask, plain(*args))
@@ -338,7 +321,7 @@ class Connections:
     def ask_soon(self, key: str, patience_s: float, *args: Argument) -> Any:
         """Ask the server of a key as `Node.ask_soon` does; return `NOTHING` also if it refuses."""
         try:
-            return self._router.node_for(key).ask_soon(patience_s, *args)
+            return self.router.node_for(key).ask_soon(patience_s, *args)
         except (WireBrokenError, ReplyError):
             return NOTHING
 
@@ -357,7 +340,7 @@ class Connections:
                     users.callback(self._closed_with_us.pop().close)
         finally:
             self._closed = True
-            self._router.close()
+            self.router.close()
 
     def forget_users(self) -> None:
         """Do not close registered objects in `close`: their event loop is closed, so they cannot be waited for."""
@@ -382,7 +365,7 @@ class Connections:
         end_s, pause_s = monotonic_s() + self.deadline_s, FIRST_PAUSE_S
         while True:
             try:
-                self._router.refresh()
+                self.router.refresh()
                 return attempt()
             except WireBrokenError as error:
                 problem = error
@@ -390,7 +373,7 @@ class Connections:
                 if not not_executed(str(error)):
                     raise error_of(call, str(error)) from error
                 problem = error
-            self._router.invalidate()
+            self.router.invalidate()
             if monotonic_s() + pause_s > end_s:
                 raise RedisUnavailableError(
                     f"no answer from Redis at {self.url.shown} within {self.deadline_s:g} s ({problem})"
@@ -420,7 +403,7 @@ class Connections:
             The reply; after a failure an `Exchange` that continues from there.
         """
         try:
-            node = self._router.route(call.keys[0])
+            node = self.router.route(call.keys[0])
         except WireBrokenError as error:
             return Exchange.unsent(call, self._scripts, str(error))
         return self._exchange(node, call)
@@ -434,7 +417,7 @@ class Connections:
         except WireBrokenError as error:
             return Exchange.unsent(call, self._scripts, str(error))
         try:
-            wire.send(self._scripts.request(call, sharded=self._router.sharded_hints, cluster=self.multi_node))
+            wire.send(self._scripts.request(call, sharded=self.router.sharded_hints, cluster=self.multi_node))
             reply = wire.read()
         except ReplyError as error:
             node.give_back(wire)
@@ -453,7 +436,7 @@ class Connections:
         self, exchange: Exchange, deadline_s: float, started_s: float | None = None, timeout_s: float | None = None
     ) -> Dispatch:
         server, timeout_s = f"Redis at {self.url.shown}", timeout_s or self._timeout_s
-        return Dispatch(exchange, self._router, self.runtime, timeout_s, deadline_s, started_s, server)
+        return Dispatch(exchange, self.router, self.runtime, timeout_s, deadline_s, started_s, server)
 
     def _deadline_for(self, calls: Sequence[Call[Any]]) -> float:
         """Return the deadline of calls: only the reply timeout if none may be repeated and no server answers."""

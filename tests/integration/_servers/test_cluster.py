@@ -204,7 +204,7 @@ def test_a_frozen_node_holds_up_no_reading_of_the_map(cluster: RedisClusterServe
         frozen.pause()
         for _ in range(8):  # each time another node may be asked
             time.sleep(0.15)
-            connections.invalidate()
+            connections.router.invalidate()
             assert connections.command("EXISTS", key) == 0
     finally:
         frozen.resume()

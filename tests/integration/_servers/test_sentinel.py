@@ -135,7 +135,7 @@ def test_unequal_priorities_of_replicas_are_warned_of_once(replicas: int, caplog
         wait_until(lambda: seen(servers.sentinels[0]) == {10, 100}, 60.0)
         with RmqClient(servers.url, **options) as client:
             for _ in range(3):
-                client._connections.invalidate()  # pyright: ignore[reportPrivateUsage]
+                client._connections.router.invalidate()  # pyright: ignore[reportPrivateUsage]
                 client.topics()
     warnings = [each.getMessage() for each in caplog.records if "replica-priority" in each.getMessage()]
     text = "durability replicated waits for 1 of 2 replicas of queue, whose replica-priority values differ (10, 100)"

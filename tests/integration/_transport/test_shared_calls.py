@@ -114,7 +114,7 @@ class Threads:
 
     @property
     def waiting(self) -> int:
-        node = self.connections._router.node_for(self._gate)  # pyright: ignore[reportPrivateUsage]
+        node = self.connections.router.node_for(self._gate)
         return len(node.combiner._waiting)  # pyright: ignore[reportPrivateUsage]
 
     def release(self, *, whole: bool = False) -> None:
