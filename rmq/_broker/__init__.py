@@ -1,1 +1,1 @@
-"""The broker: RMQ's keys in Redis, its scripts as calls, the registry of topics, and the audit log."""
+"""The broker: RMQ's keys in Redis, and the scripts of producers and consumers as calls."""

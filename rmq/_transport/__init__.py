@@ -1,1 +1,1 @@
-"""Sends calls to the Redis servers behind a URL, and retries those that are safe to repeat."""
+"""Sends calls to the servers of their slots, and retries those that are safe to repeat."""
