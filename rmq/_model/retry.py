@@ -42,8 +42,17 @@ class RetryPolicy(Protocol):
         ...
 
 
+class _Stored:
+    """A policy that a topic's definition stores with its settings, which `POLICIES` names."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return kind_json_of(POLICIES, self, "policy")
+
+
 @dataclass(frozen=True, slots=True)
-class ImmediateRetry:
+class ImmediateRetry(_Stored):
     """A policy without delay: a failed message returns to the backlog at once.
 
     On PRIORITY topics it is delivered after all messages with a priority; on RANGE_MERGE and FIXED_TIME topics, before
@@ -58,12 +67,9 @@ class ImmediateRetry:
         del attempt, jitter
         return 0
 
-    def to_json(self) -> dict[str, Any]:
-        return kind_json_of(POLICIES, self, "policy")
-
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class ExponentialRetry:
+class ExponentialRetry(_Stored):
     """Delays that double, with jitter: after failure n, between half and all of `base` x 2^(n-1), at most `cap`.
 
     Args:
@@ -94,15 +100,12 @@ class ExponentialRetry:
         full = min(self.cap_ms, self.base_ms * 2 ** min(attempt - 1, 62))
         return full // 2 + int((full - full // 2) * jitter)
 
-    def to_json(self) -> dict[str, Any]:
-        return kind_json_of(POLICIES, self, "policy")
-
     def __repr__(self) -> str:
         return f"ExponentialRetry(base='{duration_text(self.base_ms)}', cap='{duration_text(self.cap_ms)}')"
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class LadderRetry:
+class LadderRetry(_Stored):
     """Fixed delays, by default the 16 of RocketMQ, from 10 s to 2 h; the last one repeats.
 
     Args:
@@ -130,9 +133,6 @@ class LadderRetry:
     def delay_ms(self, attempt: int, jitter: float) -> int:
         del jitter
         return self.steps_s[min(attempt, len(self.steps_s)) - 1] * 1000
-
-    def to_json(self) -> dict[str, Any]:
-        return kind_json_of(POLICIES, self, "policy")
 
     def __repr__(self) -> str:
         return f"LadderRetry(({', '.join(repr(duration_text(step_s * 1000)) for step_s in self.steps_s)},))"
