@@ -58,8 +58,7 @@ def with_arguments(topic: Topic[Any], handler: Handler, batch: bool, columns: bo
     elif not getters:
         return _with_rest(topic, handler, signature, batch, columns)
     elif list(getters) == [parameters[0].name] and parameters[0].kind is not parameters[0].KEYWORD_ONLY:
-        only = next(iter(getters.values()))
-        return handler if only is _unchanged else lambda argument: handler(only(argument))
+        return _with_one(handler, next(iter(getters.values())))
     if positional := [each.name for each in parameters if each.name in getters and each.kind not in _PLAIN]:
         raise InvalidValueError(f"parameter {positional[0]} of handler {handler!r} must not be positional-only")
 
@@ -117,6 +116,13 @@ def _argument_name(batch: bool, columns: bool) -> str:
 def name_of(handler: Handler) -> str:
     """Return the name of a handler for errors."""
     return getattr(handler, "__name__", None) or repr(handler)
+
+
+def _with_one(handler: Handler, getter: Getter) -> Handler:
+    def call(argument: Any) -> Any:
+        return handler(getter(argument))
+
+    return handler if getter is _unchanged else call
 
 
 def _hints_of(topic: Topic[Any], handler: Handler) -> dict[str, Any]:

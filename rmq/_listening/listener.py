@@ -187,13 +187,17 @@ def listener_decorator(
     take: Callable[[Listener], None], topic: Topic, **options: Unpack[ListenerOptions]
 ) -> Callable[[HandlerT], HandlerT]:
     """Return a decorator that makes a listener of a handler and passes it to `take`. Checks the options at once."""
-    listener = Listener(topic, lambda delivery: None, **options)  # until a handler is decorated
+    listener = Listener(topic, _no_handler, **options)
 
     def decorate(handler: HandlerT) -> HandlerT:
         take(replace(listener, handler=handler))
         return handler
 
     return decorate
+
+
+def _no_handler(delivery: object) -> None:
+    """Placeholder for the handler until one is decorated."""
 
 
 class ScheduleOptions(TypedDict, total=False):

@@ -23,7 +23,7 @@ CEILINGS = {
     "rmq/_broker": 1_019,
     "rmq/_claiming": 2_170,
     "rmq/_io": 538,
-    "rmq/_listening": 2_210,
+    "rmq/_listening": 2_214,
     "rmq/_model": 3_494,
     "rmq/_ownership": 2_444,
     "rmq/_processes": 1_793,
