@@ -168,7 +168,7 @@ class WakeupSubscriber:
                 if self._take_all(hints) and not hints:
                     continue
                 now_s, known = monotonic_s(), self._subscriptions.values()
-                confirmed_s = max((each.subscribed_s + CONFIRM_S for each in known if each.asked), default=0.0)
+                confirmed_s = max([each.subscribed_s + CONFIRM_S for each in known if each.asked], default=0.0)
                 if len(hints) >= MOST_HINTS or ((hints or self._missed) and confirmed_s <= now_s):
                     break
                 wait_s = max(until_s, confirmed_s) - now_s
