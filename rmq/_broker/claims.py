@@ -291,8 +291,8 @@ class Settlements:
         """
         keys, settlements = self._keys_of(slot, bool(outcomes.nacks)), outcomes.args()
         args = [*self._shared, len(settlements) + 3, len(keys), owner.epoch, owner.ensemble, *settlements]
-        topic, joining = self._topic, self._joining
-        return Call(self._script.name, keys, args, _parse_settled, self._script.repeatable, topic, slot, joining=joining)
+        name, topic = self._script.name, self._topic
+        return Call(name, keys, args, _parse_settled, self._script.repeatable, topic, slot, joining=self._joining)
 
     def joined(self, calls: Sequence[Call[SettleReply]]) -> Call[list[SettleReply | RmqError]]:
         """Return one call for several settlements, in slots that one script may access; each has its own reply."""
