@@ -41,6 +41,7 @@ HEAD_BYTES = _HEAD.size
 _LENGTH = Struct("<I")
 _WANTED = Struct("<d")
 _NUMBER = Struct("<4s24xdc")
+_NUMBER_KINDS = frozenset((b"X", b"I", b"S"))
 
 Setter: TypeAlias = Callable[[object, object], None]
 
@@ -212,12 +213,16 @@ def numbers_in(stored: Sequence[bytes | None]) -> list[int | float]:
     """Return the numbers of stored records; none unless all are records of a number: then read them one by one."""
     if None in stored or set(map(len, cast("Sequence[bytes]", stored))) != {HEAD_BYTES}:
         return []
-    found = [
-        int(number) if number.is_integer() and -MAX_WHOLE <= number <= MAX_WHOLE else number  # as `plain`
-        for mark, number, kind in _NUMBER.iter_unpack(b"".join(cast("Sequence[bytes]", stored)))
-        if mark == MARK and kind in b"XIS"
-    ]
-    return found if len(found) == len(stored) else []
+    marks, numbers, kinds = zip(*_NUMBER.iter_unpack(b"".join(cast("Sequence[bytes]", stored))), strict=True)
+    if {*marks} != {MARK} or not _NUMBER_KINDS.issuperset(kinds):
+        return []
+    try:
+        whole = [*map(int, numbers)]
+    except (OverflowError, ValueError):  # infinite, or not a number
+        whole = list[int]()
+    if whole == [*numbers] and -MAX_WHOLE <= min(whole) and max(whole) <= MAX_WHOLE:
+        return whole
+    return [*map(plain, numbers)]
 
 
 def new_record(kind: str, value: bytes, number: float = 0, count: int = 1) -> bytes:
