@@ -209,7 +209,7 @@ class Consumer(Generic[PayloadT]):
             except BaseException:
                 _reopen(selections)
                 raise
-            replies = self._replies(groups, _cost_of(selections))  # interrupted from here on, nobody knows
+            replies = self._replies(groups, selections)  # interrupted from here on, nobody knows
             selections = list[Selection]()
             for batch, reply in zip(batches, replies, strict=True):
                 if isinstance(reply, RmqError):
@@ -248,18 +248,16 @@ class Consumer(Generic[PayloadT]):
             batches += packed.values()
         return batches, groups
 
-    def _replies(self, groups: Sequence[Sequence[Call[Any]]], cost: float) -> Sequence[Any]:
-        """Run settlements, those of a group as one call, or other calls; return the reply or the error of each.
-
-        Args:
-            groups: The calls.
-            cost: What they cost together, see `Connections.run_shared`.
-        """
+    def _replies(self, groups: Sequence[Sequence[Call[Any]]], selections: Sequence[Selection]) -> Sequence[Any]:
+        """Run settlements or renewals of rows, those of a group as one call; return the reply or the error of each."""
         calls = [group[0] if len(group) == 1 else self._broker.settle_many_call(group) for group in groups]
         replies: list[Any] = []
         results: list[Any] = []
         try:
             if len(calls) == 1:
+                cost = inf
+                if sum([len(rows) for _, rows in selections]) <= MOST_SHARED_ROWS:
+                    cost = sum([len(claim.rows.names[row]) for claim, rows in selections for row in rows])
                 results = [self._connections.run_shared(calls[0], cost)]
             elif calls:
                 connections, kind = self._connections, (self.topic.name, calls[0].script)
@@ -292,7 +290,7 @@ class Consumer(Generic[PayloadT]):
         calls = [[self._broker.extend_call(group[0].claim.slot, tokens_of(group))] for group in groups]
         started_s = monotonic_s()
         lost: list[Selection] = []
-        replies = self._replies(calls, _cost_of(selections))
+        replies = self._replies(calls, selections)
         for group, reply in zip(groups, replies, strict=True):
             lost += take_renewal(group, reply, started_s)
         for claim, rows in lost:
@@ -497,11 +495,6 @@ class Consumer(Generic[PayloadT]):
                 source = f"topic {topic}" + (f", group {group}" if group else "")
                 raise InvalidValueError(f"{claim.delivery(rows[0])!r} was not claimed from {source}")
         return selections
-
-
-def _cost_of(selections: Sequence[Selection]) -> float:
-    number = sum([len(rows) for _, rows in selections])
-    return sum([claim.bytes_of(rows) for claim, rows in selections]) if number <= MOST_SHARED_ROWS else inf
 
 
 def poll_all(

@@ -328,10 +328,9 @@ def batch_outcomes(
         place, outcomes, names = (claim.slot, claim.owner), claim.outcomes, claim.rows.names
         if (batch := batches.get(place)) is None:
             batch = batches[place] = OutcomeBatch(*place)
-        acked = claim.acked_rows(rows)
-        nacks, nacked = list[int](), list[int]()
-        if len(acked) < len(rows):
-            nacked = [row for row in rows if outcomes[row] is not ACKED]
+        acked, nacks, nacked = rows, list[int](), list[int]()
+        if outcomes != [ACKED] * len(rows):
+            acked, nacked = claim.acked_rows(rows), [row for row in rows if outcomes[row] is not ACKED]
             nacks = nacked[: max(0, most_nacks - size_of(batch.nacked))]
             nacks, bytes_left = _fitting(nacks, [len(names[row]) for row in nacks], bytes_left, most_bytes)
             if nacks:

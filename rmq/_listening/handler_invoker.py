@@ -251,14 +251,15 @@ class HandlerInvoker:
         try:
             delivery.decode()
         except PayloadError as error:
-            delivery.mark(failed(Verb.BURY, 0, error, delivery.topic.keep_attempts))
+            outcome = failed(Verb.BURY, 0, error, delivery.topic.keep_attempts)
             log.warning("%r was buried: %s", delivery, error)
-            return True
         except BaseException as error:
-            delivery.mark(failed(Verb.NACK, None, error, delivery.topic.keep_attempts))
+            outcome = failed(Verb.NACK, None, error, delivery.topic.keep_attempts)
             log.warning("the payload of %r could not be decoded: %s(%r)", delivery, *describe(error))
-            return True
-        return False
+        else:
+            return False
+        delivery.claim.settle_open(outcome, (delivery.row,))
+        return True
 
     def _release_others(self, ready: list[Selection], late: list[Selection]) -> list[Selection]:
         """Release rows that are late, and those whose slots have other owners; return the rest."""

@@ -493,7 +493,8 @@ class Worker(Background):
     def _back_by_slot(self) -> Counter[int]:
         back = Counter[int]()
         for claim, rows in self.held.settled():
-            back[claim.slot] += len(rows) - len(claim.acked_rows(rows))
+            if not claim.is_acked:
+                back[claim.slot] += len(rows) - len(claim.acked_rows(rows))
         return back
 
     def is_unsettled(self) -> bool:

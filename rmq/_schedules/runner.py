@@ -55,7 +55,8 @@ class ScheduleRunner(Observer):
         if delivery.body == REMOVED:
             return
         try:
-            delivery.mark(self._run(read_schedule(delivery.content, delivery.body), delivery))
+            outcome = self._run(read_schedule(delivery.content, delivery.body), delivery)
+            delivery.claim.settle_open(outcome, (delivery.row,))
         except UnreadableDocumentError as error:
             self._put_off(delivery, UNREADABLE_MS, error)
         except Exception as error:
@@ -100,4 +101,4 @@ class ScheduleRunner(Observer):
         text = "schedule %s will be tried again in %d s: %s: %s"
         what = (delivery.content, type(error))
         self._troubles.warning(log, what, text, delivery.text, delay_ms // 1_000, type(error).__name__, error)
-        delivery.mark(Outcome(Verb.RELEASE, delay_ms, *describe(error)))
+        delivery.claim.settle_open(Outcome(Verb.RELEASE, delay_ms, *describe(error)), (delivery.row,))

@@ -24,7 +24,7 @@ from rmq._servers.urls import Address, RedisUrl, Topology
 from rmq._transport.call import Call, plain
 from rmq._transport.dispatch import FIRST_PAUSE_S, LONGEST_PAUSE_S, Dispatch
 from rmq._transport.exchange import DurabilityBarrier, Exchange, results_of
-from rmq._transport.refusals import error_of, parsed
+from rmq._transport.refusals import UNREADABLE, error_of, unreadable
 from rmq._transport.rpc_ids import RpcIdAllocator
 from rmq._transport.script_library import ScriptLibrary, default_scripts
 from rmq._transport.shared_calls import MOST_COST, SharedCalls
@@ -150,7 +150,7 @@ class Connections:
         reply = self._try_alone(call)
         if isinstance(reply, Exchange):
             return self._finish(call, reply, started_s, deadline_s)
-        return parsed(call, reply)
+        return _parsed(call, reply)
 
     def run_shared(self, call: Call[T], cost: float = 0.0) -> T:
         """Execute a call of which threads or tasks make many, one at a time; see `run`.
@@ -168,7 +168,7 @@ class Connections:
         started_s = self._begin()
         reply = self._shared_calls.execute(call, self._exchange)
         if not isinstance(reply, Exchange):
-            return parsed(call, reply)
+            return _parsed(call, reply)
         if reply.done:
             return cast("T", _only(reply.results))
         if not reply.maybe_executed:  # its deadline is that of its own attempts
@@ -455,6 +455,18 @@ def make_router(url: RedisUrl, timeout_s: float, durability: Durability, runtime
     if url.topology is Topology.CLUSTER:
         return ClusterRouter(url, nodes)
     return SentinelRouter(url, nodes) if url.topology is Topology.SENTINEL else StandaloneRouter(nodes)
+
+
+def _parsed(call: Call[T], reply: Any) -> T:
+    """Return the parsed reply.
+
+    Raises:
+        ScriptFailedError: A key of the slot has a value that RMQ did not write.
+    """
+    try:
+        return call.parse(reply)
+    except UNREADABLE as error:
+        raise unreadable(call, error) from error
 
 
 def _only(results: list[Any]) -> Any:

@@ -19,7 +19,7 @@ from rmq._servers.cluster_map import Redirect, hash_slot, parse_redirect
 from rmq._servers.server_check import AOF_TROUBLE, not_executed
 from rmq._servers.urls import Address
 from rmq._transport.call import Call, T
-from rmq._transport.refusals import error_of, parsed, reply_lost
+from rmq._transport.refusals import UNREADABLE, error_of, reply_lost, unreadable
 from rmq._transport.script_library import ScriptLibrary
 from rmq.errors import DurabilityError, RedisUnavailableError, RmqError
 
@@ -258,9 +258,9 @@ class Exchange:
             return
         call = self._calls[index]
         try:
-            result = parsed(call, reply)
-        except RmqError as error:
-            result = error
+            result = call.parse(reply)
+        except (RmqError, *UNREADABLE) as error:
+            result = unreadable(call, error)
         if index in self._maybe_executed:
             several = isinstance(result, list)  # of several slots
             parts = [_heard_again(call, part) for part in (cast("list[Any]", result) if several else [result])]

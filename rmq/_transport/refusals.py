@@ -7,7 +7,7 @@ import re
 from typing import Any, cast
 
 from rmq._model.records import Record, before_value, read_record
-from rmq._transport.call import Call, T
+from rmq._transport.call import Call
 from rmq._transport.script_library import default_scripts
 from rmq.errors import (
     BacklogFullError,
@@ -147,18 +147,6 @@ NO_RIGHT = ("NOPERM", *NO_RIGHT_WITHIN)
 def reply_lost(call: Call[Any], problem: str) -> ReplyLostError:
     """Return the error for a call that may or may not have been executed."""
     return call.error(ReplyLostError, f"the reply to {call.operation} on {call.target} was lost ({problem})")
-
-
-def parsed(call: Call[T], reply: Any) -> T:
-    """Return the parsed reply.
-
-    Raises:
-        ScriptFailedError: A key of the slot has a value that RMQ did not write.
-    """
-    try:
-        return call.parse(reply)
-    except UNREADABLE as error:
-        raise unreadable(call, error) from error
 
 
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)

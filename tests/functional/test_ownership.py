@@ -241,7 +241,7 @@ def test_a_new_owner_waits_for_what_the_one_before_has_in_flight(
     assert time.monotonic() - started_s > 2.9
     assert {delivery.fencing_token for delivery in claimed} == {2}
     for delivery in claimed:
-        delivery.mark(ACKED)
+        delivery.claim.outcomes[delivery.row] = ACKED
     at_work.claim(0, select(claimed))
     planner.set_owned({})
     planner.set_owned({0: Owner(2, "zk")})

@@ -13,7 +13,7 @@ from rmq._admin.calls.dead import dead_message
 from rmq._admin.messages import read_failure
 from rmq._model.schema import SCHEMA_VERSION
 from rmq._transport.call import Call
-from rmq._transport.refusals import parsed
+from rmq._transport.refusals import unreadable
 from rmq.errors import InvalidValueError, ScriptFailedError, UnreadableDocumentError
 
 TOPIC = Topic("t", TopicType.FIXED_TIME)
@@ -50,17 +50,14 @@ def test_no_bytes_raise(data: bytes) -> None:
 
 
 def test_a_reply_that_cannot_be_read_names_the_slot() -> None:
-    call = Call("stats", ("k",), [], lambda reply: int(reply), True, "orders", 3)
-    with pytest.raises(ScriptFailedError, match="slot 3 of topic orders has a value that RMQ cannot read") as caught:
-        parsed(call, b"x" * 5_000)
-    assert (caught.value.topic, caught.value.slot) == ("orders", 3)
-    assert len(str(caught.value)) < 500
-
-    def refuse(reply: object) -> int:
-        raise InvalidValueError(f"not {reply!r}")
-
-    with pytest.raises(InvalidValueError, match="not 1"):
-        parsed(call._replace(parse=refuse), 1)
+    call = Call("stats", ("k",), [], int, True, "orders", 3)
+    error = unreadable(call, ValueError("x" * 5_000))
+    assert isinstance(error, ScriptFailedError)
+    assert str(error).startswith("slot 3 of topic orders has a value that RMQ cannot read")
+    assert (error.topic, error.slot) == ("orders", 3)
+    assert len(str(error)) < 500
+    refused = InvalidValueError("not 1")
+    assert unreadable(call, refused) is refused
 
 
 LISTENER = ListenerInfo(
