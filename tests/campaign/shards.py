@@ -125,6 +125,11 @@ class Shards:
         if self.elections:
             server.config_set("cluster-node-timeout", NODE_TIMEOUT_MS)
 
+    def keep_logs(self, folder: Path) -> None:
+        """Write what each server has logged to a folder."""
+        for number, server in enumerate(self.servers):
+            (folder / f"redis-{number}.log").write_text(f"port {server.port}\n{server.log}", "utf-8")
+
     def stop(self) -> None:
         """End everything."""
         self._ended.set()

@@ -103,6 +103,7 @@ def stage(
         zookeeper = stack.enter_context(ZooKeeperEnsemble(servers=0 if in_redis else 3, tick_ms=TICK_MS))
         shards = Shards(journal, elections, disk, keeps_owners=in_redis)
         stack.callback(shards.stop)
+        stack.callback(shards.keep_logs, folder)
         servers = (*shards.servers, *zookeeper.servers)
         links = {server.port: stack.enter_context(Link(server.port)) for server in servers}
         options = {"url": shards.cluster.url, "hosts": zookeeper.hosts, "chroot": "/campaign"}
