@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.campaign.clocks import Clock
-from tests.histories.journal import FOREVER_S, Journal, now_s
+from tests.histories.journal import FOREVER_S, Journal, now_s, start_process
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP_LIMIT_S = 90.0
@@ -77,7 +77,7 @@ class Crew:
         if source != ROOT:
             environment["PYTHONPATH"] = os.pathsep.join((str(source), str(ROOT)))
         with log.open("ab") as output:
-            place.process = subprocess.Popen(
+            place.process = start_process(
                 [sys.executable, "-m", f"tests.campaign.{place.module}", json.dumps(options)],
                 cwd=ROOT if source == ROOT else source,
                 env=environment,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.histories.journal import FOREVER_S, Journal, now_s
+from tests.histories.journal import FOREVER_S, Journal, now_s, start_process
 from tests.histories.servers import Servers, each_node
 from tests.histories.topics import LEASE_S
 from tests.histories.worker import SIDES
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def start(module: str, *arguments: object) -> subprocess.Popen[bytes]:
     """Start a process of the history; its messages go to our standard error."""
     command = [sys.executable, "-m", f"tests.histories.{module}", *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    return start_process(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
 class Faults:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -71,6 +72,23 @@ class Journal:
     def trouble(self, cause: str, who: str, from_s: float, to_s: float | None = None) -> None:
         """Note a trouble; it ends now by default."""
         self.write("trouble", cause, who, from_s, now_s() if to_s is None else to_s)
+
+
+_PIDS: set[int] = set()
+
+
+def start_process(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process of a story, with a pid that none had before: events name processes by it, and Linux reuses them.
+
+    Args:
+        command: The program and its arguments.
+        options: Those of `subprocess.Popen`.
+    """
+    while (process := subprocess.Popen[bytes](command, **options)).pid in _PIDS:
+        process.kill()
+        process.wait()
+    _PIDS.add(process.pid)
+    return process
 
 
 def now_s() -> float:

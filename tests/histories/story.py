@@ -177,6 +177,8 @@ class _Teller:
             send.state, send.ended_s = states.get(send.sent_id, "accepted"), ended_s
 
     def begin(self, at_s: str, pid: str, run: str, topic: str, slot: str, content: str, ids: str, *ms: str) -> None:
+        if run in self._runs:
+            raise ValueError(f"two runs are called {run}: were there two processes of one pid?")
         claimed_ms, due_ms = map(int, ms)
         begun = Run(run, int(pid), topic, int(slot), content, _names(ids), claimed_ms, due_ms, float(at_s))
         self._runs[run] = begun

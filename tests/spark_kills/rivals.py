@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from rmq import PriorityMessage, RmqClient
-from tests.histories.journal import FOREVER_S, Journal, now_s
+from tests.histories.journal import FOREVER_S, Journal, now_s, start_process
 from tests.histories.judge import UNOWNED, Rules, judge, summary
 from tests.histories.servers import DURABLE
 from tests.histories.story import read
@@ -247,7 +247,7 @@ class Rivals:
         command = [sys.executable, "-m", "tests.spark_kills.rival_programs", *map(str, arguments)]
         passed = self._folder / f"said-new-{place}"
         with passed.open("wb") as said:
-            process = subprocess.Popen(command, cwd=REPOSITORY, stdout=said, stderr=said, start_new_session=True)
+            process = start_process(command, cwd=REPOSITORY, stdout=said, stderr=said, start_new_session=True)
         passed.rename(self._folder / f"said-{process.pid}")
         self._names[process.pid] = f"{PROGRAMS[place]} {place} (pid {process.pid})"
         return process

@@ -21,14 +21,14 @@ ROOT = Path(__file__).parents[2]
 CEILINGS = {
     "rmq/_admin": 2_391,
     "rmq/_broker": 1_019,
-    "rmq/_claiming": 2_170,
+    "rmq/_claiming": 2_169,
     "rmq/_io": 538,
-    "rmq/_listening": 2_214,
+    "rmq/_listening": 2_216,
     "rmq/_model": 3_494,
     "rmq/_ownership": 2_444,
     "rmq/_processes": 1_793,
     "rmq/_registry": 645,
-    "rmq/_schedules": 509,
+    "rmq/_schedules": 510,
     "rmq/_sending": 610,
     "rmq/_servers": 1_201,
     "rmq/_transport": 1_437,
@@ -46,7 +46,7 @@ CEILINGS = {
     "rmq/*.py": 782,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_495,
+    "tests": 79_519,
     "benchmarks": 5_993,
 }
 """Most lines of code of a package; one that is not listed may have none."""

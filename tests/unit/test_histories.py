@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.histories import journal
+from tests.histories.journal import start_process
 from tests.histories.judge import UNOWNED, Rules, Verdict, counted, judge
 from tests.histories.story import tell
 
@@ -261,6 +263,19 @@ def test_who_is_stopped_drains_nothing():
 
 def test_nobody_needs_an_owner_before_and_after_the_watch():
     assert verdict_of(*GOOD, "leaves 99 1 each 0", "owns 300 2 each 0").longest_unowned_s == pytest.approx(1.0)
+
+
+def test_two_runs_of_one_name_are_an_error():
+    with pytest.raises(ValueError, match="two runs are called r1"):
+        verdict_of(*GOOD, BEGIN)
+
+
+def test_each_process_of_a_story_has_a_pid_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    with start_process(["true"]) as first:
+        near = {first.pid + number for number in range(20)}
+    monkeypatch.setattr(journal, "_PIDS", set(near))
+    with start_process(["true"]) as second:
+        assert second.pid not in near
 
 
 def test_a_line_that_nobody_knows_is_an_error():
