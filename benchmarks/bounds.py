@@ -12,14 +12,15 @@ import argparse
 from typing import Any
 
 from benchmarks.support import rendering
-from benchmarks.support.bounds_cases import CASES
+from benchmarks.support.bounds_cases import TABLES, waiting_too
 from benchmarks.support.bounds_merged import MERGED
-from benchmarks.support.bounds_place import MIB, Case, Place
+from benchmarks.support.bounds_place import MIB, Case, Place, by_examples
 from benchmarks.support.harness import Benchmark, Document, Row, say
 from benchmarks.support.servers import Servers, standalone
 from rmq import Topic
 from tests.support.core import default_scripts
 
+CASES = [*TABLES, *by_examples(TABLES, waiting_too)]
 BOUND_MS = {0: 5.0, MIB: 50.0}
 """Bytes of a body -> how much a call may cost."""
 
@@ -32,7 +33,7 @@ def forgotten() -> list[str]:
 def measure(options: argparse.Namespace) -> Document:
     """Measure every script at its bound, each time in a slot of its own that is filled anew."""
     if missing := forgotten():
-        raise LookupError(f"scripts without a case in bounds_cases: {', '.join(missing)}")
+        raise LookupError(f"scripts without a case in bounds_cases or an example: {', '.join(missing)}")
     chosen = [case for case in (*CASES, *MERGED) if case.script in options.only]
     rows: list[Row] = []
     with standalone("slowlog-log-slower-than -1", "proto-max-bulk-len 512mb") as servers:

@@ -269,17 +269,12 @@ def list_children(place: Place, _: Any) -> Call[Any]:
 
 
 STEERING = [
-    case("cancel", "the most", waiting_too, on(control.cancel, FILLED, "me")),
     case("reschedule", "the most", waiting_too, on(control.reschedule, FILLED, ("priority", FAR), "me"), ttl=LONG_TTL),
     case("promote", "the most", waiting_too, on(control.promote, FILLED, "me"), ttl=LONG_TTL),
     case("redrive", "the most", dead_ones,
          on(dead.redrive, ("priority", FAR), overwrite=True, contents=FILLED, actor="me"), ttl=LONG_TTL),
     case("purge_dead", "named ones", dead_ones, on(dead.purge_dead, FILLED, actor="me"), most=1_000),
     case("purge_backlog", "1,000", failed, on(control.purge_backlog, "store", MAX_BATCH), most=1_000, ttl=LONG_TTL),
-    small("pause", "one slot", empty, on(control.pause, True, "me")),
-    small("audit", "a line", empty, on(control.audit, "me", "purge", "all", "begun")),
-    small("confirm", "one slot", empty, on(control.confirm)),
-    small("adopt", "one slot", empty, on(control.adopt, "zk", "other")),
     case("peek", "a page", store, on(viewing.peek, "store", 0, MAX_BATCH)),
     case("list_dead", "a page", bury, on(dead.list_dead, 0, NACK_BATCH)),
     case("untold_dead", "a page", untold, on(dead.untold, TURN, core.AT_ONCE)),
@@ -518,4 +513,4 @@ STREAMS = [
          REDRIVE_ENTRIES, S),
 ]  # fmt: skip
 
-CASES = [*SENDING, *CLAIMING, *STEERING, *QUERIES, *STREAMS]
+TABLES = [*SENDING, *CLAIMING, *STEERING, *QUERIES, *STREAMS]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
 from rmq import Topic, TopicType
+from tests.lua.cases import Example, script_of
+from tests.lua.every_case import QUEUES
 from tests.support import core
 from tests.support.core import Call, EncodedMessage, claims
 from tests.support.one_slot import claim_group
@@ -238,6 +240,21 @@ def on(function: Callable[..., Call[Any]], *args: Any, **options: Any) -> Make:
         return function(place.topic, 0, *words, **named)
 
     return make
+
+
+def by_examples(tables: Iterable[Case], fill: Fill) -> Iterator[Case]:
+    """Yield the examples of scripts that no table has, if a slot or the contents that fill it bound their work."""
+    measured = {each.script for each in tables}
+    for name, example in QUEUES.items():
+        script = core.default_scripts()[script_of(name)]
+        if script.name not in measured and script.args.tail in (None, "contents"):
+            make = partial(_example, example, len(script.args.required) if script.args.tail else None)
+            yield case(script.name, name, fill, make, example.kind, **example.settings)
+
+
+def _example(example: Example, number: int | None, place: Place, contents: list[bytes]) -> Call[Any]:
+    call = example.make(place.topic, example.unseeded)
+    return call if number is None else call._replace(args=[*call.args[:number], *contents])
 
 
 def empty(place: Place) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from rmq import Owner, Retention, Topic
+from rmq import Owner, Retention, Topic, TopicType
+from tests.lua.cases import Example
 from tests.support.core import (
     Call,
     EncodedMessage,
@@ -21,6 +22,7 @@ from tests.support.core import (
     streams,
 )
 from tests.support.one_slot import claim_group, settle_group
+from tests.support.slots import SlotUnderTest
 
 OWNER = Owner(6, "zk")
 """A newer owner than the last one: its epoch is written down."""
@@ -94,7 +96,7 @@ def _claim(topic: Topic, names: Seeded) -> Call[object]:
     return claim_group(topic, 0, ME, 10, owner=OWNER, outcomes=Outcomes(acks=acks, nacks=nacks))  # pyright: ignore
 
 
-WRITERS: dict[str, Case] = {
+CALLS: dict[str, Case] = {
     "stream_untold_dead": lambda topic, names: dead.untold(topic, 0, Turn("ops", "me", 60_000), 10, "g"),
     "stream_send": lambda topic, names: streams.sends(topic)(0, [EncodedMessage(0, b"new", 0, b"b")], True),
     "stream_join": lambda topic, names: streams.join(topic, 0, "h", "all"),
@@ -114,9 +116,6 @@ WRITERS: dict[str, Case] = {
     "stream_drop_group": lambda topic, names: streams.drop_group(topic, 0, "g"),
     "stream_move_group": lambda topic, names: streams.move_group(topic, 0, "g", "all", through=True),
     "stream_redrive": lambda topic, names: dead.redrive_entries(topic, 0, "g", [names.dead, names.gone, "1-1"]),
-}  # pyright: ignore[reportAssignmentType]
-
-READERS: dict[str, Case] = {
     "stream_look": lambda topic, names: streams.look(topic, [0], "g"),
     "stream_range": lambda topic, names: streams.read_range(topic, 0, "-", "+", 10, down=False),
     "stream_stats": lambda topic, names: streams.stats(topic, 0),
@@ -133,3 +132,22 @@ def all_keys(topic: Topic, slot: int = 0) -> Iterator[str]:
     yield from (keys.store, keys.meta, slot_keys(topic.name, slot).sizes)
     group = group_keys(topic.name, slot, "g")
     yield from (key for key in astuple(group) if key not in (keys.store, keys.meta, keys.wake))
+
+
+def seeded(slot: SlotUnderTest) -> Seeded:
+    """Fill all keys of slot 0."""
+    return seed(slot.client, slot.topic)
+
+
+def of_stream(name: str, call: Case) -> Example:
+    """Return an example on slot 0 of a stream topic, with something in every key."""
+
+    def unread(slot: SlotUnderTest, made: Call[Any]) -> set[str]:
+        own = set(all_keys(slot.topic))
+        return {key for key in made.keys if key not in own or (name == "stream_drop_group" and key != slot.keys.store)}
+
+    nothing = Seeded(*(f"{number}-1" for number in range(1, 10)))
+    return Example(TopicType.STREAM, call, seeded, {"max_retries": 16}, unread, nothing)
+
+
+EXAMPLES = {name: of_stream(name, call) for name, call in CALLS.items()}

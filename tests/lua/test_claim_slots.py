@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rmq import Owner, TopicType
+from rmq import Owner, Topic, TopicType
 from rmq.errors import FencedError, RmqError, ScriptFailedError
 from tests.conftest import MakeSlot
-from tests.lua.cases import EXPIRED, FULL, LIVE, OWNER, USED_UP
-from tests.support.core import NO_OWNER, SETTLE_ONLY, ClaimPart, ClaimReply, Nack, Outcomes, slot_keys
+from tests.lua.cases import EXPIRED, FULL, LIVE, OWNER, USED_UP, Example
+from tests.support.core import NO_OWNER, SETTLE_ONLY, Call, ClaimPart, ClaimReply, Nack, Outcomes, slot_keys
 from tests.support.one_slot import claim_slot, claim_slots
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
@@ -32,6 +32,18 @@ def slots_of(slot: SlotUnderTest, number: int) -> list[SlotUnderTest]:
     for index, view in enumerate(views):
         view.keys = slot_keys(slot.topic.name, index)
     return views
+
+
+def _seed_two(slot: SlotUnderTest) -> None:
+    for each in slots_of(slot, 2):
+        each.seed(FULL)
+
+
+def _claim_two(topic: Topic, _: object) -> Call[Any]:
+    return claim_slots(topic, [ClaimPart(number, 10, owner=OWNER) for number in range(2)])
+
+
+EXAMPLES = {"claim: two slots": Example(TopicType.FIXED_TIME, _claim_two, _seed_two, {"slots": 2})}
 
 
 @pytest.mark.parametrize("kind", [TopicType.FIXED_TIME, TopicType.PRIORITY])

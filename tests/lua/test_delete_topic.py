@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rmq import TopicType
 from rmq.errors import ScriptFailedError, TopicDeletedError
 from tests.conftest import MakeSlot
-from tests.lua.cases import FULL, LIMITS, READERS, WRITERS, apart
-from tests.lua.stream_cases import WRITERS as STREAM_WRITERS
+from tests.lua.cases import FULL, apart, script_of, writes
+from tests.lua.every_case import QUEUES, STREAMS
 from tests.lua.stream_cases import seed
 from tests.support.core import SlotDeletion, deletion, results_of, streams
 from tests.support.slots import SlotUnderTest
@@ -93,15 +93,14 @@ def test_all_keys_go_and_all_messages_are_counted(merges: bool, make_slot: MakeS
     assert kept == {b"epoch": b"5", b"ensemble": b"zk"}
 
 
-@pytest.mark.parametrize("script", sorted((WRITERS | READERS).keys() - NOT_OF_A_SLOT - WITHOUT_STORE))
+@pytest.mark.parametrize("script", [name for name in QUEUES if script_of(name) not in NOT_OF_A_SLOT | WITHOUT_STORE])
 def test_every_script_is_refused(script: str, make_slot: MakeSlot) -> None:
-    kind, case = (WRITERS | READERS)[script]
-    slot = make_slot(kind, checked=False, **LIMITS.get(script, {}))
+    slot, make = QUEUES[script].made(make_slot, checked=False)
     delete(slot, "drop", "d")
     before = slot.dump()
     found: Any = None
     try:
-        found = slot.run(case(slot.topic))
+        found = slot.run(make())
     except TopicDeletedError:
         pass
     else:  # a call for several slots has an error for each
@@ -109,14 +108,14 @@ def test_every_script_is_refused(script: str, make_slot: MakeSlot) -> None:
     assert slot.dump() == before
 
 
-@pytest.mark.parametrize("script", [name for name in STREAM_WRITERS if name != "stream_untold_dead"])
+@pytest.mark.parametrize("script", [name for name in STREAMS if writes(name) and name != "stream_untold_dead"])
 def test_every_script_of_a_stream_is_refused(script: str, make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.STREAM, checked=False)
     names = seed(slot.client, slot.topic)
     assert slot.run(deletion.delete_slot(slot.topic, 0, "d", groups_of(slot), force=True)).outcome == "buried"
     before = slot.dump()
     with pytest.raises(TopicDeletedError):
-        results_of(slot.run(STREAM_WRITERS[script](slot.topic, names)))
+        results_of(slot.run(STREAMS[script].make(slot.topic, names)))
     assert slot.dump() == before
 
 

@@ -10,8 +10,8 @@ import redis
 
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeSlot
-from tests.lua import every_case
-from tests.lua.cases import WRITERS, WRITES, commands_of, script_of
+from tests.lua.cases import WRITES, commands_of, script_of, writes
+from tests.lua.every_case import EXAMPLES, QUEUES
 from tests.lua.test_spark_scripts import SCRIPTS
 from tests.support.core import Call, results_of
 from tests.support.slots import SlotState, SlotUnderTest, scripts_with_fake_clock
@@ -26,12 +26,11 @@ def carry_out(slot: SlotUnderTest, call: Call[Any]) -> None:
     results_of(found if isinstance(found, list) else ())  # pyright: ignore[reportUnknownArgumentType]
 
 
-@pytest.mark.parametrize("name", [name for name in every_case.EVERY if name not in HAVE_AN_ANSWER])
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in HAVE_AN_ANSWER])
 def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(name: str, make_slot: MakeSlot) -> None:
     # pitfall 8
-    case = every_case.EVERY[name]
-    slot, make = case.made(make_slot, **({} if "checked" in case.settings else {"checked": False}))
-    read = set(make().keys) - case.unread(slot, make())
+    slot, make = EXAMPLES[name].made(make_slot, checked=False)
+    read = set(make().keys) - EXAMPLES[name].unread(slot, make())
     assert read
     for key in read:
         kept = slot.client.dump(key)
@@ -45,9 +44,9 @@ def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(name: str, 
             slot.client.restore(key, 0, kept)
 
 
-@pytest.mark.parametrize("name", every_case.READERS)
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if not writes(name)])
 def test_readers_write_nothing(name: str, make_slot: MakeSlot) -> None:
-    slot, make = every_case.EVERY[name].made(make_slot)
+    slot, make = EXAMPLES[name].made(make_slot)
     before = slot.dump()
     slot.run(make())
     assert slot.dump() == before
@@ -57,13 +56,13 @@ def test_readers_write_nothing(name: str, make_slot: MakeSlot) -> None:
     ("script", "denied"),
     [
         (script, command)
-        for script in (*WRITERS, *SCRIPTS)
+        for script in (*filter(writes, QUEUES), *SCRIPTS)
         for command in sorted(commands_of(script_of(script)) & WRITES)
     ],
 )
 def test_a_missing_right_half_way_loses_no_message(script: str, denied: str, make_slot: MakeSlot) -> None:
     # pitfall 8: nothing is rolled back, so the destination is written before the source is removed
-    slot, make = every_case.EVERY[script].made(make_slot, checked=False)
+    slot, make = EXAMPLES[script].made(make_slot, checked=False)
     before = contents_of(slot.state())
     slot.client.execute_command("ACL", "SETUSER", "limited", "reset", "on", "nopass", "~*", "&*", "+@all", f"-{denied}")
     with slot.as_user("limited") as client:

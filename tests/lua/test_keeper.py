@@ -8,15 +8,26 @@ from typing import Any
 import pytest
 import redis
 
+from rmq import TopicType
 from rmq._broker.keys import OWNERS_KEYS
 from rmq._ownership.redis_keeper import keeper_call
 from rmq._ownership.requests import Children, Create, Get, Look, Put, Release, Sync
 from rmq._transport.connections import Connections
-from tests.support.core import parse_url
+from tests.lua.cases import Example
+from tests.support.core import Call, parse_url
 from tests.support.slots import CLOCK_KEY, T0, scripts_with_fake_clock, with_hints
 
 TIMEOUT_MS = 6_000
 MOST_AT_ONCE = 2_048
+
+
+def _keep(*_: object) -> Call[Any]:
+    changes = Create("/a", b"", False), Create("/a/b", b"", True), Put("/a", b"x", 0), Release("/a/b", "/a")
+    requests = [Sync(), *changes, Look("/a"), Get("/a"), Children("/a", own=True)]
+    return with_hints(keeper_call(0, TIMEOUT_MS, requests))
+
+
+EXAMPLES = {"keeper": Example(TopicType.FIXED_TIME, _keep, lambda slot: None)}
 
 
 class Keeper:

@@ -8,8 +8,8 @@ import pytest
 
 from rmq import Redriven, Topic, TopicType
 from rmq.errors import MemoryFullError
-from tests.lua.cases import OWNER, script_of
-from tests.lua.every_case import EVERY, WRITERS, MakeCall
+from tests.lua.cases import OWNER, MakeCall, script_of
+from tests.lua.every_case import EXAMPLES
 from tests.support.core import Connections, Nack, dead, parse_url
 from tests.support.one_slot import claim_slot
 from tests.support.servers import RedisServer
@@ -17,7 +17,7 @@ from tests.support.slots import T0, SlotUnderTest, scripts_under_test, scripts_w
 
 ADDS = [
     name
-    for name in WRITERS
+    for name in EXAMPLES
     if script_of(name) in ("send", "send_merged", "redrive", "stream_send", "stream_join", "stream_redrive")
 ]
 
@@ -31,9 +31,8 @@ def small_server() -> Iterator[RedisServer]:
 @pytest.fixture
 def full(small_server: RedisServer, request: pytest.FixtureRequest) -> Iterator[tuple[SlotUnderTest, MakeCall]]:
     """A slot with something in every key, on a Redis that takes no more, and what makes the call of a case."""
-    case = EVERY[getattr(request, "param", "claim")]
-    definition = {name: value for name, value in case.settings.items() if name != "checked"}
-    slot = SlotUnderTest(small_server.url, Topic("small", case.kind, **definition))
+    case = EXAMPLES[getattr(request, "param", "claim")]
+    slot = SlotUnderTest(small_server.url, Topic("small", case.kind, **case.settings))
     slot.client.flushall()
     slot.set_clock(T0)
     make = case.prepare(slot)
@@ -64,7 +63,7 @@ def test_what_adds_is_refused_and_writes_nothing(full: tuple[SlotUnderTest, Make
     assert slot.dump() == before
 
 
-@pytest.mark.parametrize("full", [name for name in EVERY if name not in ADDS], indirect=True)
+@pytest.mark.parametrize("full", [name for name in EXAMPLES if name not in ADDS], indirect=True)
 def test_what_drains_goes_on(full: tuple[SlotUnderTest, MakeCall]) -> None:
     # pitfall 9
     slot, make = full

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis
 
-from rmq import Collect, Merge, SendResult, Topic, TopicType
+from rmq import Collect, Leading, Merge, SendResult, Topic, TopicType, WhenFull
+from rmq.spark.marks import Mark, send_once
 from tests.conftest import MakeSlot
-from tests.lua.cases import FULL, WRITERS, WRITES, commands_of, script_of
+from tests.lua import cases
+from tests.lua.cases import FULL, WRITES, Example, commands_of, script_of
 from tests.support.core import Call, EncodedMessage, Record, framed, read_record, sends, write_record
-from tests.support.slots import T0, SlotState, scripts_with_fake_clock
+from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_with_fake_clock, with_hints
 
 STEPS = (
     "claim",
@@ -46,6 +50,41 @@ MERGED = SlotState(
 )
 """`FULL`, as it is on a topic that merges: also with messages that are in two places."""
 
+
+def seed_merged(slot: SlotUnderTest) -> None:
+    slot.seed(MERGED)
+
+
+def _step(name: str) -> Example:
+    def unread(slot: SlotUnderTest, call: Call[Any]) -> set[str]:
+        del call  # to redrive `held` only says that the topic merges
+        return {slot.keys.wake, *([slot.keys.held] if name == "redrive" else [])}
+
+    return replace(cases.EXAMPLES[name], seed=seed_merged, settings={"merge": Merge(Collect())}, unread=unread)
+
+
+def _send(kind: TopicType, *, once: bool = False, **settings: Any) -> Example:
+    messages = [EncodedMessage(0, name, 500, value) for name, value in values([b"due", b"new"], b" sent").items()]
+
+    def make(topic: Topic, _: object) -> Call[Any]:
+        if once:
+            return send_once(topic, 0, messages, Mark("q1", 1, 0, 60).of(0, messages))
+        return with_hints(sends.send_calls(topic)(0, messages))
+
+    def unread(slot: SlotUnderTest, call: Call[Any]) -> set[str]:
+        del call
+        return {slot.keys.wake, slot.keys.born if kind.timed else slot.keys.cool}
+
+    return Example(kind, make, seed_merged, {"max_backlog": 9, "when_full": WhenFull.DROP, **settings}, unread)
+
+
+EXAMPLES = {
+    **{f"{name} (merging)": _step(name) for name in STEPS},
+    "send_merged (windows)": _send(TopicType.RANGE_MERGE, merge=Merge(Collect(), Leading("500ms"))),
+    "send_merged (ages)": _send(TopicType.PRIORITY, merge=Merge(Collect()), ttl="500ms"),
+    "send_merged (chunk, ages)": _send(TopicType.PRIORITY, once=True, merge=Merge(Collect()), ttl="1h"),
+}
+
 ON_PURPOSE = {
     "claim": {b"held held"},
     "settle: acks": {b"held held", b"resent held"},
@@ -78,14 +117,12 @@ def reachable(state: SlotState) -> set[bytes]:
 def test_a_missing_right_half_way_loses_no_value(script: str, denied: str, where: str, make_slot: MakeSlot) -> None:
     # pitfall 8: nothing is rolled back, so the destination is written before the source is removed. Each script begins
     # with a write to meta: one that is refused there writes nothing, so the right is also missing in other keys only
-    kind, case = WRITERS[script]
-    slot = make_slot(kind, checked=False, merge=Merge(Collect()))
-    slot.seed(MERGED)
+    slot, make = EXAMPLES[f"{script} (merging)"].made(make_slot, checked=False)
     before = items_of(slot.state())
     rights = ["~*", "&*", "+@all", f"-{denied}", *([f"+{denied}|{slot.keys.meta}"] if where == "but in meta" else ())]
     slot.client.execute_command("ACL", "SETUSER", "limited", "reset", "on", "nopass", *rights)
     with slot.as_user("limited") as client:
-        text, call = scripts_with_fake_clock()[script_of(script)], case(slot.topic)
+        text, call = scripts_with_fake_clock()[script_of(script)], make()
         client.script_load(text.text)
         with suppress(redis.ResponseError):
             client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)
@@ -94,10 +131,9 @@ def test_a_missing_right_half_way_loses_no_value(script: str, denied: str, where
 
 @pytest.mark.parametrize("script", STEPS)
 def test_every_step_keeps_accounts_and_values(script: str, make_slot: MakeSlot) -> None:
-    kind, case = WRITERS[script]
-    slot = make_slot(kind, merge=Merge(Collect()))
-    before = items_of(slot.seed(MERGED))
-    slot.run(case(slot.topic))
+    slot, make = EXAMPLES[f"{script} (merging)"].made(make_slot)
+    before = items_of(slot.state())
+    slot.run(make())
     state = slot.state()
     assert before - items_of(state) == ON_PURPOSE.get(script, set())
     assert (state.unaccounted, state.orphans) == (0, {})

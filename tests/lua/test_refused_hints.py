@@ -3,55 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from rmq import RangeMergeMessage, Topic, TopicType
+from rmq import TopicType
 from rmq.errors import ReplyLostError
-from rmq.spark.marks import Mark, send_once
 from tests.conftest import MakeSlot, MakeTopic
 from tests.lua import stream_cases
-from tests.lua.cases import FULL, LIMITS, LIVE, OWNER, WRITERS, script_of
-from tests.support.core import (
-    Call,
-    Connections,
-    EncodedMessage,
-    Nack,
-    Outcomes,
-    ScriptLibrary,
-    control,
-    encode,
-    parse_url,
-)
-from tests.support.one_slot import claim_slot
+from tests.lua.cases import script_of
+from tests.lua.every_case import EXAMPLES, QUEUES, STREAMS
+from tests.support.core import Connections, ScriptLibrary, parse_url
 from tests.support.slots import scripts_under_test, scripts_with_fake_clock
-
-RELEASE = (Nack(b"held", LIVE, "release", 2**52),)
-
-
-def _send_once(topic: Topic) -> Call[Any]:
-    messages = [EncodedMessage(0, b"new", 2**52, b"body")]
-    return send_once(topic, 0, messages, Mark("q1", 1, 0, 60).of(0, messages))
-
-
-def _send_once_merged(topic: Topic) -> Call[Any]:
-    messages = [encode(topic, RangeMergeMessage("new", body=1))]
-    return send_once(topic, 0, messages, Mark("q1", 1, 0, 60).of(0, messages))
-
-
-CASES: dict[str, tuple[TopicType, Callable[[Topic], Call[Any]]]] = {
-    **WRITERS,
-    "claim": (
-        TopicType.FIXED_TIME,
-        lambda topic: claim_slot(topic, 0, 0, owner=OWNER, outcomes=Outcomes(nacks=RELEASE)),
-    ),
-    "pause": (TopicType.FIXED_TIME, lambda topic: control.pause(topic, 0, False, "me")),
-    "send: chunk": (TopicType.PRIORITY, _send_once),
-    "send_merged: chunk": (TopicType.RANGE_MERGE, _send_once_merged),
-}
-STREAM_CASES = stream_cases.WRITERS
 
 
 def hinting() -> list[str]:
@@ -71,21 +34,19 @@ def as_mute(url: str, client: Any, scripts: ScriptLibrary) -> Connections:
     return Connections(parse_url(url.replace("unix://", "unix://mute:pw@", 1)), scripts=scripts)
 
 
-@pytest.mark.parametrize("script", [name for name in CASES if script_of(name) in hinting()])
+@pytest.mark.parametrize("script", [name for name in QUEUES if script_of(name) in hinting()])
 def test_a_refused_hint_changes_no_answer(script: str, make_slot: MakeSlot, redis_url: str) -> None:
-    kind, case = CASES[script]
     found: list[Any] = []
     for mute in (False, True):
-        slot = make_slot(kind, **LIMITS.get(script, {}))
-        slot.seed(FULL)
+        slot, make = QUEUES[script].made(make_slot)
         library = scripts_with_fake_clock()
         connections = as_mute(redis_url, slot.client, library) if mute else slot.connections
-        found.append((connections.run(case(slot.topic)), slot.state()))
+        found.append((connections.run(make()), slot.state()))
         connections.close()
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("script", [name for name in STREAM_CASES if script_of(name) in hinting()])
+@pytest.mark.parametrize("script", [name for name in STREAMS if script_of(name) in hinting()])
 def test_a_refused_hint_changes_no_answer_on_streams(
     script: str, make_topic: MakeTopic, redis_client: Any, redis_url: str
 ) -> None:
@@ -93,7 +54,7 @@ def test_a_refused_hint_changes_no_answer_on_streams(
     names = stream_cases.seed(redis_client, topic)
     connections = as_mute(redis_url, redis_client, scripts_under_test())
     try:
-        connections.run(STREAM_CASES[script](topic, names))
+        connections.run(STREAMS[script].make(topic, names))
     finally:
         connections.close()
 
@@ -107,6 +68,6 @@ def test_a_send_that_breaks_off_for_lack_of_a_right_may_have_stored_something(
     limited = Connections(parse_url(redis_url.replace("unix://", "unix://mute:pw@", 1)), scripts=scripts_under_test())
     try:
         with pytest.raises(ReplyLostError, match="may be partly stored"):
-            limited.run(WRITERS["send: priority"][1](slot.topic))
+            limited.run(EXAMPLES["send: priority"].make(slot.topic, None))
     finally:
         limited.close()

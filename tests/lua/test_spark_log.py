@@ -13,8 +13,10 @@ from rmq.errors import DriverReplacedError, ScriptFailedError
 from rmq.spark import calls
 from rmq.spark.calls import Dropped, Reach, Standing, Walked
 from tests.conftest import MakeTopic
+from tests.lua.cases import Example
 from tests.support.core import Call, Connections, encode, parse_url, streams
 from tests.support.servers import RedisServer
+from tests.support.slots import SlotUnderTest
 
 EACH: dict[str, Callable[[Topic], Call[Any]]] = {
     "spark_position": lambda topic: calls.position(topic, 0, "files", "d1"),
@@ -35,6 +37,20 @@ def filled(connections: Connections, topic: Topic, number: int = 5, start: str =
     messages = [StreamMessage(f"e{n}", id=f"{n}-0") for n in range(1, number + 1)]
     connections.run(streams.sends(topic)(0, [encode(topic, message) for message in messages], True))
     connections.run(streams.join(topic, 0, "files", start))
+
+
+def opened(slot: SlotUnderTest) -> None:
+    filled(slot.connections, slot.topic)
+
+
+def _example(script: str) -> Example:
+    def unread(slot: SlotUnderTest, call: Call[Any]) -> set[str]:
+        return set() if script == "take_lock" else {slot.keys.store}
+
+    return Example(TopicType.STREAM, lambda topic, _: EACH[script](topic), opened, unread=unread)
+
+
+EXAMPLES = {script: _example(script) for script in EACH}
 
 
 def totals(client: Any, topic: Topic) -> list[int]:

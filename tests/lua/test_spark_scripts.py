@@ -14,6 +14,7 @@ from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, Fen
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Chunk, Claim, Driver, Entered, How, Reading, Settled, refuse_contents
 from tests.conftest import MakeSlot
+from tests.lua.cases import Example
 from tests.support.core import Call, Nack, QueryKeys, query_keys, wrap
 from tests.support.servers import RedisServer
 from tests.support.slots import SlotState, SlotUnderTest, scripts_under_test, scripts_with_fake_clock
@@ -527,6 +528,13 @@ def opened(slot: SlotUnderTest) -> None:
     slot.send((b"a", slot.now_ms + 1, b"1"), (b"b", slot.now_ms + 1, b"2"))
     slot.advance(1_000)
     read(slot)
+
+
+def _example(script: str) -> Example:
+    return Example(TopicType.FIXED_TIME, lambda topic, _: SCRIPTS[script](topic), opened)
+
+
+EXAMPLES = {script: _example(script) for script in SCRIPTS}
 
 
 def test_a_full_redis_can_be_drained() -> None:

@@ -13,7 +13,8 @@ from rmq import Owner, Redriven, Retention, Topic, TopicType
 from rmq.errors import FencedError
 from tests.conftest import MakeTopic
 from tests.lua.cases import commands_of, script_of
-from tests.lua.stream_cases import ME, OWNER, READERS, WRITERS, all_keys, padded, seed
+from tests.lua.stream_cases import CALLS as CASES
+from tests.lua.stream_cases import ME, OWNER, all_keys, padded, seed
 from tests.support.core import (
     ClaimReply,
     Connections,
@@ -31,7 +32,6 @@ from tests.support.core import (
 from tests.support.one_slot import claim_group, settle_group
 from tests.support.waiting import wait_until
 
-CASES = WRITERS | READERS
 WRITES = {"ZADD", "ZREM", "HSET", "HDEL", "HINCRBY", "XACK", "XCLAIM", "XADD", "XTRIM", "XDEL", "XREADGROUP"}
 
 

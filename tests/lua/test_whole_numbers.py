@@ -12,7 +12,7 @@ from rmq import Fixed, Merge, Sum, TopicType
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Driver, Reading
 from tests.conftest import MakeSlot
-from tests.lua.every_case import EVERY
+from tests.lua.every_case import EXAMPLES
 from tests.support.core import Connections, Record, Script, ScriptLibrary, parse_url, write_record
 from tests.support.slots import READ_FAKE_CLOCK, SlotUnderTest, scripts_under_test
 
@@ -60,9 +60,9 @@ def connections(redis_url: str) -> Iterator[Connections]:
     made.close()
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name != "keeper"])
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "keeper"])
 def test_what_a_script_stores_is_no_number(name: str, make_slot: MakeSlot, connections: Connections) -> None:
-    _, make = EVERY[name].made(make_slot)
+    _, make = EXAMPLES[name].made(make_slot)
     found = connections.run(make())
     assert not any(isinstance(each, Exception) for each in (found if isinstance(found, list) else [found]))
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -19,11 +19,10 @@ from rmq import Delivery, PriorityMessage, RmqClient, Topic, TopicType
 from rmq.errors import RedisUnavailableError
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Reading
-from tests.lua import cases, stream_cases
-from tests.lua.cases import FAILURE, LIMITS, LIVE, apart
-from tests.lua.test_spark_log import EACH as SPARK_LOG
-from tests.lua.test_spark_log import filled
-from tests.lua.test_spark_scripts import FIRST, SCRIPTS
+from tests.lua import stream_cases, test_spark_log, test_spark_scripts
+from tests.lua.cases import FAILURE, LIVE, SUMS, apart, script_of, seed_full, writes
+from tests.lua.every_case import EXAMPLES
+from tests.lua.test_spark_scripts import FIRST
 from tests.support.clients import stats_of
 from tests.support.core import (
     Call,
@@ -94,8 +93,8 @@ def seed_query(client: redis.Redis, connections: Connections, topic: Topic) -> N
 
 
 def seed_log(client: redis.Redis, connections: Connections, topic: Topic) -> None:
-    filled(connections, topic)
-    connections.run(SPARK_LOG["spark_position"](topic))
+    test_spark_log.filled(connections, topic)
+    connections.run(test_spark_log.EACH["spark_position"](topic))
 
 
 def fresh_name() -> str:
@@ -112,25 +111,28 @@ def fresh_name() -> str:
 class Case:
     """A call on slot 0 of a topic, and what is there before."""
 
-    def __init__(self, kind: TopicType, seed: Seed, make: MakeCall, settings: dict[str, Any]) -> None:
+    def __init__(self, kind: TopicType, seed: Seed, make: MakeCall, settings: Mapping[str, Any]) -> None:
         self.kind, self.seed, self.make, self.settings = kind, seed, make, settings
 
 
+ELSEWHERE = {"take_lock", "history_write", "registry_define", "take_tokens", "worker_beat", "keeper"}
+"""Scripts that work on the keys of no slot."""
+APART = {"send: several", "spark_settle"}
+"""What is for one server only, or has a case for each of its verbs."""
+
+
 def _cases() -> Iterator[tuple[str, Case]]:
-    for name, (kind, make) in cases.WRITERS.items():
-        if name not in ("send: several", "worker_beat"):  # for one server only; of no topic
-            yield name, Case(kind, seed_messages, lambda topic, _, make=make: make(topic), LIMITS.get(name, {}))
+    seeds: dict[Any, Seed] = {
+        seed_full: seed_messages,
+        stream_cases.seeded: seed_stream,
+        test_spark_scripts.opened: seed_query,
+        test_spark_log.opened: seed_log,
+    }
+    for name, example in EXAMPLES.items():
+        if writes(name) and example.seed in seeds and script_of(name) not in ELSEWHERE and name not in APART:
+            yield name, Case(example.kind, seeds[example.seed], example.make, example.settings)
     for name in ("claim", "settle: acks", "cancel", "purge_backlog", "promote", "redrive"):
-        kind, make = cases.WRITERS[name]
-        ours = TopicType.RANGE_MERGE
-        yield (
-            f"{name} merges",
-            Case(ours, seed_messages, lambda topic, _, make=make: make(topic), LIMITS["send_merged"]),
-        )
-    for name, make in stream_cases.WRITERS.items():
-        yield name, Case(TopicType.STREAM, seed_stream, make, {})
-    for name in ("spark_enter", "spark_read", "spark_forget", "spark_refuse"):
-        yield name, Case(TopicType.PRIORITY, seed_query, lambda topic, _, make=SCRIPTS[name]: make(topic), {})
+        yield f"{name} merges", Case(TopicType.RANGE_MERGE, seed_messages, EXAMPLES[name].make, SUMS)
     verbs: tuple[Literal["ack"], Literal["renew"]] = ("ack", "renew")
     for verb in verbs:
 
@@ -140,8 +142,6 @@ def _cases() -> Iterator[tuple[str, Case]]:
         yield f"spark_settle {verb}", Case(TopicType.PRIORITY, seed_query, settle, {})
     delete: MakeCall = lambda topic, _: deletion.delete_slot(topic, 0, "d1", (), force=True)  # noqa: E731
     yield "delete_topic", Case(TopicType.PRIORITY, seed_messages, delete, {})
-    for name in ("spark_position", "spark_advance", "spark_trim"):
-        yield name, Case(TopicType.STREAM, seed_log, lambda topic, _, make=SPARK_LOG[name]: make(topic), {})
 
 
 CASES = dict(_cases())
@@ -282,8 +282,7 @@ def hasty(cluster: RedisClusterServers) -> Iterator[Connections]:
 def test_every_script_that_writes_has_a_case() -> None:
     scripts = default_scripts()
     writers = {name for name in scripts.names() if "reads only" not in scripts.text(name)}
-    elsewhere = {"take_lock", "history_write", "registry_define", "take_tokens", "worker_beat", "keeper"}  # see below
-    assert writers - elsewhere == {name.split()[0].rstrip(":") for name in CASES}
+    assert writers - ELSEWHERE == {name.split()[0].rstrip(":") for name in CASES}
 
 
 @pytest.mark.parametrize(("cluster", "name"), MOVES, indirect=["cluster"])
