@@ -33,9 +33,11 @@ from tests.support.core import (
     SlotKeys,
     WholeClaim,
     control,
+    figures,
     parse_url,
     sends,
     slot_keys,
+    stream_view,
 )
 from tests.support.core import (
     claims as claiming,
@@ -73,7 +75,10 @@ ZSETS = ("store", "prepare", "retry", "dead", "born", "cool")
 HASHES = ("body", "meta", "error", "reason", "dead_body", "held")
 STATE_IN_META = ("epoch", "ensemble", "token_base", "paused")
 CLOCK_IN_META = ("stamp", "lease")
-NO_TOTALS = (*STATE_IN_META, *CLOCK_IN_META, "body_bound", "windows", "cleared")
+_CONTRACT = (Path(__file__).parents[2] / "docs/internals/contract.md").read_text("utf-8")
+_ROWS = re.findall(r"^\| (`.+?) \|", _CONTRACT.partition("### Fields of `meta`")[2].partition("\n#")[0], re.MULTILINE)
+NO_TOTALS = frozenset(re.findall(r"`(\w+)`", " ".join(_ROWS)))
+"""The fields that the table of the contract names: what else there is in meta has to be a total."""
 
 
 def scripts_under_test(kind: type[ScriptLibrary] = ScriptLibrary, /, *overrides: str) -> ScriptLibrary:
@@ -371,6 +376,8 @@ def check_topic(client: redis.Redis, topic: str) -> None:
         state = read_state(client, keys)
         assert state.unaccounted == 0, f"slot {slot} of {topic}: {state}"
         assert state.orphans == {}, f"slot {slot} of {topic}"
+        unknown = state.totals.keys() - {*figures.TOTALS, *stream_view.STREAM_TOTALS}
+        assert not unknown, f"{unknown}: fields of meta that docs/internals/contract.md does not name"
 
 
 def forget_topic(client: redis.Redis, topic: str) -> None:
