@@ -2,8 +2,8 @@
 
     python -m tests.support.code_lines
 
-It prints the table, and exits with 1 if a package has more lines than its ceiling; `make check` runs it. A ceiling is
-lowered with the code. Whoever raises one says in the commit what could not go instead.
+It prints the table, and exits with 1 if a package has more lines than its ceiling and the room above it; `make check`
+runs it. A ceiling is lowered with the code. Whoever raises one says in the commit what could not go instead.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ CEILINGS = {
     "tests": 79_519,
     "benchmarks": 5_993,
 }
-"""Most lines of code of a package; one that is not listed may have none."""
+"""Lines of code of a package; one that is not listed may have none."""
+ROOM = 50
+"""Lines by which a package may grow before its ceiling is raised: so far a verb, or a fix, needs no word on its size."""
 
 _LUA_COMMENT = re.compile(r"\s*--")
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -97,7 +99,7 @@ def over(lines: Mapping[str, int]) -> list[str]:
     return [
         f"{name} has {number:,} lines of code; its ceiling is {CEILINGS.get(name, 0):,}"
         for name, number in lines.items()
-        if number > CEILINGS.get(name, 0)
+        if number > (CEILINGS[name] + ROOM if name in CEILINGS else 0)
     ]
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.code_lines import CEILINGS, over
+from tests.support.code_lines import CEILINGS, ROOM, over
 
 ROOT = Path(__file__).parents[2]
 MOST_LINES = 600
@@ -79,8 +79,9 @@ def test_no_function_has_too_many_parameters() -> None:
 
 def test_a_package_beyond_its_ceiling_is_named() -> None:
     ceiling = CEILINGS["rmq/_model"]
-    assert over({"rmq/_model": ceiling, "lua: scripts": 1}) == []
-    assert over({"rmq/_model": ceiling + 1, "rmq/_other": 1}) == [
-        f"rmq/_model has {ceiling + 1:,} lines of code; its ceiling is {ceiling:,}",
+    most = ceiling + ROOM
+    assert over({"rmq/_model": most, "lua: scripts": 1}) == []
+    assert over({"rmq/_model": most + 1, "rmq/_other": 1}) == [
+        f"rmq/_model has {most + 1:,} lines of code; its ceiling is {ceiling:,}",
         "rmq/_other has 1 lines of code; its ceiling is 0",
     ]
