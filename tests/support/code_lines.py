@@ -51,7 +51,7 @@ CEILINGS = {
 }
 """Lines of code of a package; one that is not listed may have none."""
 ROOM = 50
-"""Lines by which a package may grow before its ceiling is raised: so far a verb, or a fix, needs no word on its size."""
+"""Lines by which a package may grow before its ceiling is raised: a verb or a fix needs no word on its size."""
 
 _LUA_COMMENT = re.compile(r"\s*--")
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
