@@ -41,6 +41,7 @@ def build(folder: Path) -> Path:
     """
     staging = Staging(folder / "pages")
     staging.stage()
+    reference.fill(staging.folder)
     settings: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
     navigation.section(settings["nav"], reference.FOLDER).extend(reference.write(staging.folder))
     settings["nav"] = navigation.complete(settings["nav"], staging.folder)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from docs_site.staging import SiteError
 
 FOLDER = "reference"
+_METHODS = re.compile(r"^<!-- methods of (\S+) -->\n(?:.+\n)+", re.MULTILINE)
+_RETURNS = re.compile(r"^Returns\b[^:]*:\s+(.+?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
 PAGES = {
     "client": ("Client", "rmq.client", "rmq._listening", "rmq._processes"),
     "topics": ("Topics", "rmq._model.topic", "rmq._model.retry", "rmq._model.scores"),
@@ -112,6 +117,32 @@ def write(pages: Path) -> list[dict[str, str]]:
     return entries
 
 
+def fill(pages: Path) -> None:
+    """Put a table of methods in the place of each paragraph below a comment, such as `<!-- methods of rmq.Control -->`.
+
+    Raises:
+        SiteError: A method has no docstring.
+    """
+    for page in sorted(pages.rglob("*.md")):
+        rows = partial(_methods, os.path.relpath(pages / FOLDER, page.parent))
+        page.write_text(_METHODS.sub(rows, page.read_text("utf-8")), "utf-8")
+
+
+def _methods(folder: str, comment: re.Match[str]) -> str:
+    """Return a row for each method of a class: how it is called, what it does, and what it returns."""
+    module, _, name = (path := comment[1]).rpartition(".")
+    value = getattr(importlib.import_module(module), name)
+    page, rows = page_of(f"{value.__module__}.{name}"), "| call | effect | returns |\n|---|---|---|\n"
+    for each, method in vars(value).items():
+        if each.startswith("_"):
+            continue
+        taken = [part.replace(annotation=part.empty) for part in inspect.signature(method).parameters.values()]
+        call = f"[`{each}{inspect.Signature(taken[1:])}`]({folder}/{page}.md#{path}.{each})"
+        returns = _RETURNS.search(inspect.getdoc(method) or "")
+        rows += f"| {call} | {_name(path, each, method).summary} | {_cell(returns[1]) if returns else ''} |\n"
+    return rows
+
+
 def page_of(home: str) -> str:
     """Return the page for a name that is defined there."""
     _, page = max(
@@ -127,5 +158,8 @@ def _name(module: str, name: str, value: Any) -> Name:
         raise SiteError(f"{path} is public and has no docstring")
     is_error = isinstance(value, type) and issubclass(value, Exception)
     home = "rmq.errors" if is_error else getattr(value, "__module__", module)
-    summary = " ".join(text.partition("\n\n")[0].split()).replace("|", "\\|")
-    return Name(path, home if module == "rmq" else module, summary)
+    return Name(path, home if module == "rmq" else module, _cell(text.partition("\n\n")[0]))
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+import rmq
 from docs_site import check, navigation, reference
 from docs_site.staging import PLACED, ROOT, SiteError, Staging
 
@@ -107,6 +109,18 @@ def test_the_site_has_few_pages_in_two_levels() -> None:
     sections = [value for entry in nav for value in entry.values() if isinstance(value, list)]
     assert all(isinstance(page, str) for section in sections for page in section)
     assert len(list((ROOT / "docs").rglob("*.md"))) + len(PLACED) + len(reference.PAGES) + 1 < 120
+
+
+def test_a_table_of_methods_has_every_public_one(tmp_path: Path) -> None:
+    page = tmp_path / "operate/a.md"
+    page.parent.mkdir()
+    page.write_text("# A\n\n<!-- methods of rmq.Control -->\nSee\nthere.\n\nb\n", "utf-8")
+    reference.fill(tmp_path)
+    text = page.read_text("utf-8")
+    assert text.startswith("# A\n\n| call | effect | returns |\n")
+    assert text.endswith("|\n\nb\n")
+    named = re.findall(r"^\| \[`(\w+)\(.*`\]\(\.\./reference/steering\.md#rmq\.Control\.\1\) \| \w", text, re.M)
+    assert named == [each for each in vars(rmq.Control) if not each.startswith("_")]
 
 
 def test_ci_builds_the_site() -> None:
