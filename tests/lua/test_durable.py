@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.lua.durable_cases import CASES, DURABLE, made, script_of, topic_of
+from tests.support.bindings import MODULES, bound_in
 from tests.support.core import ScriptLibrary
 from tests.support.servers import RedisServer
 from tests.support.slots import SlotUnderTest, scripts_under_test
@@ -29,6 +30,12 @@ ADDS_AGAIN = {name for name in CASES if name.startswith("send:") and name != "se
 def test_every_durable_script_has_a_case() -> None:
     assert set(map(script_of, CASES)) == DURABLE
     assert len(DURABLE) > 15
+
+
+def test_every_script_of_control_is_durable() -> None:
+    """As docs/operate/topologies.md promises."""
+    [control] = (module for module in MODULES if module.stem == "control")
+    assert all(script.durable for script in bound_in(control).values())
 
 
 @pytest.fixture(scope="module")
