@@ -89,6 +89,10 @@ class Example:
         """Whether the accounts of slot 0 show that nothing is lost."""
         return self.kind is not TopicType.STREAM and "slots" not in self.settings
 
+    def topic(self, name: str = "t") -> Topic:
+        """Return a topic that it fits."""
+        return Topic(name, self.kind, **self.settings)
+
     def prepare(self, slot: SlotUnderTest) -> MakeCall:
         """Fill a slot, and return what makes the call."""
         seeded = self.seed(slot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rmq import Retention, StreamMessage, Topic, TopicType
+from rmq import Retention, StreamMessage, TopicType
 from rmq.spark.marks import Mark, send_once
 from tests.lua.cases import Example, of_queue, script_of
 from tests.lua.every_case import EXAMPLES, QUEUES, STREAMS
@@ -64,11 +64,6 @@ CASES: dict[str, Example] = {
     ),
 }
 """Name of a script, with what is done where it has several -> its call in an empty or a full slot."""
-
-
-def topic_of(case: str, name: str) -> Topic:
-    """Return a topic that a case fits, with a name."""
-    return Topic(name, CASES[case].kind, **CASES[case].settings)
 
 
 def made(slot: SlotUnderTest, case: str, full: bool) -> Call[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.lua.durable_cases import CASES, DURABLE, made, script_of, topic_of
+from tests.lua.durable_cases import CASES, DURABLE, made, script_of
 from tests.support.bindings import MODULES, bound_in
 from tests.support.core import ScriptLibrary
 from tests.support.servers import RedisServer
@@ -51,7 +51,7 @@ def library() -> ScriptLibrary:
 
 @pytest.fixture
 def slot(server: RedisServer, library: ScriptLibrary, case: str) -> Iterator[SlotUnderTest]:
-    slot = SlotUnderTest(server.url, topic_of(case, "t"), library)
+    slot = SlotUnderTest(server.url, CASES[case].topic(), library)
     slot.client.flushall()
     slot.set_clock(T0)
     slot.client.script_load(library.text(script_of(case)))

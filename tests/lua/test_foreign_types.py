@@ -10,9 +10,9 @@ import redis
 
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeSlot
+from tests.lua import test_spark_scripts
 from tests.lua.cases import WRITES, commands_of, script_of, writes
 from tests.lua.every_case import EXAMPLES, QUEUES
-from tests.lua.test_spark_scripts import SCRIPTS
 from tests.support.core import Call, results_of
 from tests.support.slots import SlotState, SlotUnderTest, scripts_with_fake_clock
 
@@ -56,7 +56,7 @@ def test_readers_write_nothing(name: str, make_slot: MakeSlot) -> None:
     ("script", "denied"),
     [
         (script, command)
-        for script in (*filter(writes, QUEUES), *SCRIPTS)
+        for script in (*filter(writes, QUEUES), *test_spark_scripts.EXAMPLES)
         for command in sorted(commands_of(script_of(script)) & WRITES)
     ],
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq import Redriven, Topic, TopicType
+from rmq import Redriven, TopicType
 from rmq.errors import MemoryFullError
 from tests.lua.cases import OWNER, MakeCall, script_of
 from tests.lua.every_case import EXAMPLES
@@ -32,7 +32,7 @@ def small_server() -> Iterator[RedisServer]:
 def full(small_server: RedisServer, request: pytest.FixtureRequest) -> Iterator[tuple[SlotUnderTest, MakeCall]]:
     """A slot with something in every key, on a Redis that takes no more, and what makes the call of a case."""
     case = EXAMPLES[getattr(request, "param", "claim")]
-    slot = SlotUnderTest(small_server.url, Topic("small", case.kind, **case.settings))
+    slot = SlotUnderTest(small_server.url, case.topic("small"))
     slot.client.flushall()
     slot.set_clock(T0)
     make = case.prepare(slot)

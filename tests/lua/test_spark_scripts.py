@@ -21,14 +21,6 @@ from tests.support.slots import SlotState, SlotUnderTest, scripts_under_test, sc
 
 FIRST, SECOND = Driver("q1", 1), Driver("q1", 2)
 BURY = How(None, "ValueError", "bad price")
-SCRIPTS: dict[str, Callable[[Topic], Call[Any]]] = {
-    "spark_enter": lambda topic: spark_calls.enter(topic, "q1"),
-    "spark_read": lambda topic: spark_calls.read(topic, Reading(SECOND, 1, 10, 0, True), 0, 0, 10),
-    "spark_scan": lambda topic: spark_calls.read_place(topic, 0, "dead", "scan", "0", 10),
-    "spark_forget": lambda topic: spark_calls.forget(topic, 0, SECOND, 1, 0),
-    "spark_refuse": lambda topic: refuse_contents(topic, 0, Claim(SECOND, 1, 0), BURY, [b"a"]),
-    "spark_settle": lambda topic: spark_calls.settle(topic, 0, SECOND, 1, 0, "ack"),
-}
 
 
 def query_of(slot: SlotUnderTest) -> QueryKeys:
@@ -530,11 +522,18 @@ def opened(slot: SlotUnderTest) -> None:
     read(slot)
 
 
-def _example(script: str) -> Example:
-    return Example(TopicType.FIXED_TIME, lambda topic, _: SCRIPTS[script](topic), opened)
+def _of_query(call: Callable[[Topic], Call[Any]]) -> Example:
+    return Example(TopicType.FIXED_TIME, lambda topic, _: call(topic), opened)
 
 
-EXAMPLES = {script: _example(script) for script in SCRIPTS}
+EXAMPLES = {
+    "spark_enter": _of_query(lambda topic: spark_calls.enter(topic, "q1")),
+    "spark_read": _of_query(lambda topic: spark_calls.read(topic, Reading(SECOND, 1, 10, 0, True), 0, 0, 10)),
+    "spark_scan": _of_query(lambda topic: spark_calls.read_place(topic, 0, "dead", "scan", "0", 10)),
+    "spark_forget": _of_query(lambda topic: spark_calls.forget(topic, 0, SECOND, 1, 0)),
+    "spark_refuse": _of_query(lambda topic: refuse_contents(topic, 0, Claim(SECOND, 1, 0), BURY, [b"a"])),
+    "spark_settle": _of_query(lambda topic: spark_calls.settle(topic, 0, SECOND, 1, 0, "ack")),
+}
 
 
 def test_a_full_redis_can_be_drained() -> None:
@@ -543,7 +542,7 @@ def test_a_full_redis_can_be_drained() -> None:
         slot = SlotUnderTest(server.url, Topic("small", TopicType.PRIORITY, lease=timedelta(seconds=60)))
         slot.send(*((b"m%d" % i, 5_000 + i) for i in range(10)))
         for library in (scripts_with_fake_clock(), scripts_under_test()):
-            for name in SCRIPTS:
+            for name in EXAMPLES:
                 slot.client.script_load(library.text(name))
         server.config_set("maxmemory", 1)
         generation = slot.run(spark_calls.enter(slot.topic, "q1")).generation

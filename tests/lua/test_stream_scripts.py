@@ -74,18 +74,14 @@ def test_a_missing_right_half_way_loses_no_entry(
 ) -> None:
     # pitfall 8: nothing is rolled back, so the destination is written before the source is removed
     names = seed(redis_client, topic)
-    redis_client.execute_command(
-        "ACL", "SETUSER", "limited", "reset", "on", "nopass", "~*", "&*", "+@all", f"-{denied.lower()}"
-    )
-    client = redis.Redis.from_url(redis_url, protocol=2, single_connection_client=True)
-    try:
+    rights = "~*", "&*", "+@all", f"-{denied.lower()}"
+    redis_client.execute_command("ACL", "SETUSER", "limited", "reset", "on", "nopass", *rights)
+    with redis.Redis.from_url(redis_url, protocol=2, single_connection_client=True) as client:
         client.execute_command("AUTH", "limited", "none")
         text, call = default_scripts()[script_of(script)], CASES[script](topic, names)
         client.script_load(text.text)
         with suppress(redis.ResponseError):
             client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)
-    finally:
-        client.close()
     pending = {row["message_id"].decode() for row in redis_client.xpending_range(f"{topic.name}_0", "g", "-", "+", 100)}
     own = list(all_keys(topic))
     dead = {member.decode() for member in redis_client.zrange(own[5], 0, -1)}

@@ -6,11 +6,12 @@ import contextlib
 import functools
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import redis
@@ -19,16 +20,14 @@ from rmq import Delivery, PriorityMessage, RmqClient, Topic, TopicType
 from rmq.errors import RedisUnavailableError
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Reading
-from tests.lua import stream_cases, test_spark_log, test_spark_scripts
-from tests.lua.cases import FAILURE, LIVE, SUMS, apart, script_of, seed_full, writes
+from tests.lua import durable_cases, stream_cases, test_spark_log, test_spark_scripts
+from tests.lua.cases import FAILURE, LIVE, SUMS, Example, apart, script_of, seed_full, writes
 from tests.lua.every_case import EXAMPLES
 from tests.lua.test_spark_scripts import FIRST
 from tests.support.clients import stats_of
 from tests.support.core import (
-    Call,
     Connections,
     default_scripts,
-    deletion,
     hash_slot,
     hash_tag,
     in_wheel,
@@ -62,7 +61,6 @@ SINGLE = SlotState(
 """One entry under each key: whatever a script removes, the key is gone with it."""
 
 Seed = Callable[["redis.Redis", Connections, Topic], object]
-MakeCall = Callable[[Topic, Any], Call[Any]]
 
 
 def seed_messages(client: redis.Redis, connections: Connections, topic: Topic) -> None:
@@ -108,40 +106,31 @@ def fresh_name() -> str:
     raise AssertionError("there are more topics than hash slots")
 
 
-class Case:
-    """A call on slot 0 of a topic, and what is there before."""
-
-    def __init__(self, kind: TopicType, seed: Seed, make: MakeCall, settings: Mapping[str, Any]) -> None:
-        self.kind, self.seed, self.make, self.settings = kind, seed, make, settings
-
-
 ELSEWHERE = {"take_lock", "history_write", "registry_define", "take_tokens", "worker_beat", "keeper"}
 """Scripts that work on the keys of no slot."""
 APART = {"send: several", "spark_settle"}
 """What is for one server only, or has a case for each of its verbs."""
 
 
-def _cases() -> Iterator[tuple[str, Case]]:
-    seeds: dict[Any, Seed] = {
-        seed_full: seed_messages,
-        stream_cases.seeded: seed_stream,
-        test_spark_scripts.opened: seed_query,
-        test_spark_log.opened: seed_log,
-    }
+SEEDS: dict[Any, Seed] = {
+    seed_full: seed_messages,
+    stream_cases.seeded: seed_stream,
+    test_spark_scripts.opened: seed_query,
+    test_spark_log.opened: seed_log,
+}
+"""What fills the slot of an example -> what leaves each key of it with its last entry."""
+
+
+def _cases() -> Iterator[tuple[str, Example]]:
     for name, example in EXAMPLES.items():
-        if writes(name) and example.seed in seeds and script_of(name) not in ELSEWHERE and name not in APART:
-            yield name, Case(example.kind, seeds[example.seed], example.make, example.settings)
+        if writes(name) and example.seed in SEEDS and script_of(name) not in ELSEWHERE and name not in APART:
+            yield name, example
     for name in ("claim", "settle: acks", "cancel", "purge_backlog", "promote", "redrive"):
-        yield f"{name} merges", Case(TopicType.RANGE_MERGE, seed_messages, EXAMPLES[name].make, SUMS)
-    verbs: tuple[Literal["ack"], Literal["renew"]] = ("ack", "renew")
-    for verb in verbs:
-
-        def settle(topic: Topic, _: Any, verb: Literal["ack", "renew"] = verb) -> Call[Any]:
-            return spark_calls.settle(topic, 0, FIRST, 1, 0, verb)
-
-        yield f"spark_settle {verb}", Case(TopicType.PRIORITY, seed_query, settle, {})
-    delete: MakeCall = lambda topic, _: deletion.delete_slot(topic, 0, "d1", (), force=True)  # noqa: E731
-    yield "delete_topic", Case(TopicType.PRIORITY, seed_messages, delete, {})
+        yield f"{name} merges", replace(EXAMPLES[name], kind=TopicType.RANGE_MERGE, settings=SUMS)
+    settle = partial(replace, EXAMPLES["spark_settle"])
+    yield "spark_settle ack", settle(make=lambda topic, _: spark_calls.settle(topic, 0, FIRST, 1, 0, "ack"))
+    yield "spark_settle renew", settle(make=lambda topic, _: spark_calls.settle(topic, 0, FIRST, 1, 0, "renew"))
+    yield "delete_topic", durable_cases.CASES["delete_topic: all"]
 
 
 CASES = dict(_cases())
@@ -174,10 +163,10 @@ class Stage:
 
     def __init__(self, cluster: RedisClusterServers, name: str, connections: Connections) -> None:
         self.case, self.cluster, self.connections = CASES[name], cluster, connections
-        self.topic = Topic(fresh_name(), self.case.kind, slots=1, lease=10 * A_SECOND, **self.case.settings)
+        self.topic = self.case.topic(fresh_name()).changed(lease=10 * A_SECOND)
         self.key = slot_keys(self.topic.name, 0).store
         with cluster.owner(self.key).connect() as client:
-            seeded = self.case.seed(client, connections, self.topic)
+            seeded = SEEDS[self.case.seed](client, connections, self.topic)
         self.call = self.case.make(self.topic, seeded)
 
     def carry_out(self) -> None:

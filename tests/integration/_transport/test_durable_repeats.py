@@ -28,7 +28,7 @@ from rmq import (
 )
 from rmq.errors import DurabilityError, ReplyLostError
 from tests.integration._transport.test_fsync import server_with
-from tests.lua.durable_cases import CASES, made, topic_of
+from tests.lua.durable_cases import CASES, made
 from tests.support.core import Call, Connections, Durability, default_scripts, parse_durability, parse_url
 from tests.support.link import LaggingLink
 from tests.support.servers import RedisServer
@@ -86,7 +86,7 @@ def prepare() -> Iterator[Prepare]:
         def prepare(server: RedisServer, prefix: str) -> list[Prepared]:
             found: list[Prepared] = []
             for number, (case, full) in enumerate(CALLS):
-                slot = SlotUnderTest(server.url, topic_of(case, f"{prefix}{number}"), default_scripts())
+                slot = SlotUnderTest(server.url, CASES[case].topic(f"{prefix}{number}"), default_scripts())
                 stack.callback(slot.close)
                 found.append(Prepared(f"{case}, {'full' if full else 'empty'}", made(slot, case, full)))
             return found

@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from rmq import SendResult, Topic, TopicType
-from rmq._admin import control as steering
-from rmq._admin.calls import dead, viewing
-from rmq._broker import claims as claiming
 from rmq._broker import sends as sending
-from rmq._broker.claims import Nack, Outcomes
 from rmq._model.batches import Batch, EncodedMessage
 from rmq._model.replies import PartlySent
 from rmq._servers.urls import Address
@@ -20,28 +16,16 @@ from rmq._transport.call import Call
 from rmq._transport.exchange import Exchange
 from rmq._transport.script_library import default_scripts
 from rmq.errors import FixedTimePassedError, RedisUnavailableError, ReplyLostError
-from tests.support.one_slot import claim_slot, settle_slot
+from tests.lua.cases import script_of
+from tests.lua.every_case import QUEUES, STREAMS
+from tests.unit.test_contract import NEVER_REPEATED
 
 FIXED = Topic("t", TopicType.FIXED_TIME)
 SEND = sending.send_calls(FIXED)(0, [EncodedMessage(0, b"a", 5_000, None)])
 
-REPEATED = {
-    "send": SEND,
-    "cancel": steering.cancel(FIXED, 0, [b"a"]),
-    "reschedule": steering.reschedule(FIXED, 0, [b"a"], ("at", 5)),
-    "redrive": dead.redrive(FIXED, 0, ("at", 5), overwrite=True, contents=[b"a"]),
-    "purge_dead": dead.purge_dead(FIXED, 0, [b"a"]),
-    "list_dead": dead.list_dead(FIXED, 0, 0, 1),
-    "peek": viewing.peek(FIXED, 0, "store", 0, 1),
-    "stats": viewing.stats(FIXED, 0),
-    "look": claiming.look(FIXED, [0]),
-}
-NEVER_REPEATED = {
-    "claim": claim_slot(FIXED, 0, 1),
-    "settle": settle_slot(FIXED, 0, Outcomes([(b"a", 1)], [Nack(b"a", 1)])),
-    "extend": claiming.extend(FIXED, 0, [(b"a", 1)]),
-    "purge_backlog": steering.purge_backlog(FIXED, 0, "store", 1),
-}
+CALLS = {name: example.make(example.topic(), example.unseeded) for name, example in (QUEUES | STREAMS).items()}
+"""An example call of each script."""
+REPEATED = [name for name in CALLS if script_of(name) not in NEVER_REPEATED]
 
 
 def lose_reply(*sent: Call[Any]) -> Exchange:
@@ -54,10 +38,10 @@ def fly(exchange: Exchange) -> Any:
     return exchange.request_batch([index for index, _, _ in exchange.take_open()], Address("h", 1))
 
 
-@pytest.mark.parametrize("name", NEVER_REPEATED)
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - REPEATED))
 def test_what_takes_or_settles_is_never_sent_again(name: str) -> None:
     # pitfall 1
-    exchange = lose_reply(NEVER_REPEATED[name])
+    exchange = lose_reply(CALLS[name])
     assert exchange.done
     (error,) = exchange.results
     assert isinstance(error, ReplyLostError)
@@ -68,7 +52,7 @@ def test_what_takes_or_settles_is_never_sent_again(name: str) -> None:
 @pytest.mark.parametrize("name", REPEATED)
 def test_sends_and_reads_are_sent_again(name: str) -> None:
     # pitfall 1
-    exchange = lose_reply(REPEATED[name])
+    exchange = lose_reply(CALLS[name])
     assert not exchange.done
 
 
