@@ -34,10 +34,9 @@ def measure(options: argparse.Namespace) -> Document:
     """Measure every script at its bound, each time in a slot of its own that is filled anew."""
     if missing := forgotten():
         raise LookupError(f"scripts without a case in bounds_cases or an example: {', '.join(missing)}")
-    chosen = [case for case in (*CASES, *MERGED) if case.script in options.only]
     rows: list[Row] = []
     with standalone("slowlog-log-slower-than -1", "proto-max-bulk-len 512mb") as servers:
-        for case in chosen:
+        for case in [case for case in (*CASES, *MERGED) if case.script in options.only]:
             for body_bytes in (0, MIB) if case.sizes else (0,):
                 say(f"bounds: {case.script}, {case.what}, {body_bytes:,}")
                 rows.append(_measured(servers, case, body_bytes, options.repeats))

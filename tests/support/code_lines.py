@@ -46,8 +46,8 @@ CEILINGS = {
     "rmq/*.py": 782,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_519,
-    "benchmarks": 5_993,
+    "tests": 79_482,
+    "benchmarks": 6_000,
 }
 """Lines of code of a package; one that is not listed may have none."""
 ROOM = 50
