@@ -26,7 +26,7 @@ FROM base AS spark
 RUN --mount=type=bind,from=build-spark,source=/wheels,target=/wheels \
     pip install --no-cache-dir --no-index --find-links=/wheels 'rmq[aio,cli,dashboard,metrics,otel,spark-local]'
 # Spark's own programs, such as spark-class, need to be told where Java is.
-RUN ln -s "$(XDG_CACHE_HOME=/opt python -c 'from rmq._processes.java import java_home_for_spark as home; print(home())')" /opt/java
+RUN ln -s "$(XDG_CACHE_HOME=/opt python -c 'from rmq._processes.server_programs import java_home_for_spark as home; print(home())')" /opt/java
 ENV JAVA_HOME=/opt/java
 USER rmq
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.support.children import Child, Line
 from rmq import Coordinator
-from rmq._ownership.capacity import SESSION_BYTES, SessionBudget
+from rmq._ownership.assignment import SESSION_BYTES, SessionBudget
 from rmq._ownership.redis_keeper import RedisCoordinator
 from rmq._processes.zookeeper import JUTE_MAXBUFFER
 from tests.support.zookeeper import ZooKeeperEnsemble

@@ -34,10 +34,9 @@ from rmq._admin.messages import (
     SearchPage,
     Whereabouts,
 )
-from rmq._admin.notices import DeadNotices
-from rmq._admin.spark_queries import SparkQuery
+from rmq._admin.notices import DeadNotices, Webhook
 from rmq._admin.stream_topic import StreamTopic, tail_all
-from rmq._admin.webhook import Webhook
+from rmq._admin.view import SparkQuery
 from rmq._claiming.consumer import Consumer, poll_all
 from rmq._io.observers import Observer, Observers
 from rmq._listening.adaptive_limit import Adaptive

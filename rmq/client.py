@@ -42,9 +42,8 @@ from rmq._model.workers import Health, WorkerInfo
 from rmq._ownership import DRAIN_S, Coordinator, RedisOwners
 from rmq._ownership.redis_keeper import owners_from
 from rmq._processes.embedded import EmbeddedServer
-from rmq._processes.frozen_objects import frozen_objects
 from rmq._processes.service_manager import ServiceManager
-from rmq._processes.signals import exit_hung, require_main_thread, until_signal
+from rmq._processes.signals import exit_hung, frozen_objects, require_main_thread, until_signal
 from rmq._registry.known_topics import KnownTopics
 from rmq._registry.registry import Definitions
 from rmq._schedules.schedules import Schedules, sending_to

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from rmq._processes.frozen_objects import freeze_objects
+from rmq._processes.signals import freeze_objects
 
 _START_LIMIT_S = 60.0
 

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.support.samples import cases, joined
 from benchmarks.support.samples import say as say
 from benchmarks.support.servers import server_version
-from rmq._processes.frozen_objects import freeze_objects
+from rmq._processes.signals import freeze_objects
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

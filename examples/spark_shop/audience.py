@@ -24,8 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rmq import Coordinator, Inspection, RmqClient, Topic, TopicType
 from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, UnknownTopicError
 from rmq.spark import option_kinds as kinds
-from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
-from rmq.spark.jobs import Say, nothing
+from rmq.spark.jobs import SPARK_ERRORS, Say, nothing, one_line, plain_errors
 from rmq.spark.options import parse_options
 from rmq.spark.sink.sender import Counts
 from rmq.spark.sink.writer import BatchWriter, write_counted

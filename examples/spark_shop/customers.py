@@ -15,8 +15,7 @@ from pyspark.sql import functions as F
 
 from rmq import Inspection
 from rmq.errors import InvalidValueError, RmqError
-from rmq.spark.failures import SPARK_ERRORS, one_line
-from rmq.spark.jobs import Say
+from rmq.spark.jobs import SPARK_ERRORS, Say, one_line
 from spark_shop.order_lines import read_lines
 
 PREFIX = "customer:"

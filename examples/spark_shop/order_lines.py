@@ -23,7 +23,7 @@ import rmq
 from rmq import RmqClient, Topic
 from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark.arrow import pa, parquet
-from rmq.spark.failures import SPARK_ERRORS, one_line
+from rmq.spark.jobs import SPARK_ERRORS, one_line
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "invoice_no": ("string",),

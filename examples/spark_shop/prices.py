@@ -18,9 +18,8 @@ from pyspark.sql import functions as F
 from rmq import RmqClient, Topic, TopicType
 from rmq.demo.jobs import Tier
 from rmq.errors import InvalidValueError
-from rmq.spark.failures import plain_errors
 from rmq.spark.folding import merged
-from rmq.spark.jobs import Say, nothing
+from rmq.spark.jobs import Say, nothing, plain_errors
 from rmq.spark.options import parse_options
 from rmq.spark.sink.writer import BatchWriter, write_counted
 from spark_shop.order_lines import check_file, check_topic, read_lines

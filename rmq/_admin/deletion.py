@@ -9,8 +9,8 @@ from typing import Any
 
 from rmq._admin import stream_view
 from rmq._admin.inspection import Inspection, read_workers
-from rmq._admin.spark_queries import SparkQueries
 from rmq._admin.stream_view import StreamView
+from rmq._admin.view import SparkQueries
 from rmq._broker.keys import RECURRING_TOPIC, TOPICS_KEY, group_rate_key, history_key, rate_key, slot_keys
 from rmq._model.display import counted
 from rmq._model.topics import Topic, TopicType

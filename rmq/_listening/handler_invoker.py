@@ -1,4 +1,8 @@
-"""Calls a listener's handler and records an outcome for each of its deliveries, also after errors."""
+"""Calls a listener's handler and records an outcome for each of its deliveries, also after errors.
+
+A `HandlerInvoker` is part of a worker. An `InlineRunner` uses one in the caller's thread, for tests: it claims, calls
+and settles as a worker does.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,9 @@ from dataclasses import dataclass, field, replace
 from itertools import starmap
 from typing import Any
 
+from rmq._broker.stream_broker import join_group
+from rmq._claiming.consumer import MAX_POLL, Consumer
+from rmq._claiming.rate_limit import RateLimiter
 from rmq._claiming.rounds import PrefetchSize
 from rmq._io.backend import Event
 from rmq._io.observers import Observers
@@ -22,11 +29,13 @@ from rmq._model.handlers import refuse_unfinished
 from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb, describe, failed
 from rmq._model.retry import retry_after_ms
 from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic
 from rmq._model.typed import Typed
 from rmq._model.workers import TimesCounter
 from rmq._ownership import Coordinator
 from rmq._processes import signals
-from rmq.errors import PayloadError
+from rmq._transport.connections import Connections, call_slots
+from rmq.errors import PayloadError, RedisUnavailableError
 from rmq.logs import about
 
 log = reporter("rmq.worker")
@@ -332,3 +341,84 @@ class HandlerInvoker:
 def _outcome_of(error: BaseException, keep_attempts: int | None) -> Outcome:
     """Return the outcome of the messages of a call that raised."""
     return failed(Verb.NACK, None, error, keep_attempts) if retry_after_ms(error) is None else RELEASED
+
+
+class _Unlimited(RateLimiter):
+    """A rate limit without effect, since a real one would make tests wait."""
+
+    def refresh(self) -> None:
+        """Do nothing, as a limit in Redis is ignored, too."""
+
+
+class InlineRunner(Consumer[Any]):
+    """Claims messages of one listener, calls its handler, and settles the deliveries.
+
+    Args:
+        connections: Connections to Redis.
+        topic: The registered definition of the listener's topic.
+        observers: Observers of the client.
+        added: The listener.
+        errors: Errors of the handler are appended to it.
+    """
+
+    settle = None  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride] - see Holder
+
+    def __init__(
+        self,
+        connections: Connections,
+        topic: Topic[Any],
+        observers: Observers,
+        added: Listener,
+        errors: list[BaseException],
+    ) -> None:
+        self._listener = _noting_errors(replace(added, topic=topic), errors)
+        group, start = added.group, "all" if added.start == "new" else added.start  # the test has sent all
+        source = None if group is None else join_group(connections, topic, group, start, resume_as=added.resume_as)
+        super().__init__(connections, topic, source=source)
+        self._planner.rate_limiter = _Unlimited(connections, replace(topic, max_rate=None))
+        self._observers = observers
+        stopping = connections.runtime.event()
+        self._calls = HandlerInvoker(ListenerSetup(self._listener, stopping, observers=observers))
+
+    def step(self, most: int) -> list[Delivery]:
+        """Handle as many due messages as the handler takes at once, and return the settled deliveries."""
+        listener = self._listener
+        part = self._claimed((self,), min(listener.batch or 1, most, MAX_POLL), 0.0)
+        if not part:
+            return []
+        self._calls.handle(part)
+        settled = part
+        while settled:  # a call may settle fewer
+            round_ = self._claims.claim(0, settled)
+            if round_.unconfirmed or not round_.settled:
+                raise RedisUnavailableError(f"Redis did not confirm all outcomes of topic {self.topic.name}")
+            settled = round_.unsent
+            for delivery in round_.lost:
+                if listener.on_lost is not None:
+                    listener.on_lost(delivery)
+        ended = deliveries_of(part)
+        if self._observers.all:
+            self._observers.settled(ended)
+        return ended
+
+    def due_ms(self) -> list[int]:
+        """Return the next due times of the slots, epoch ms."""
+        looks = call_slots(self._connections, self.slots, lambda slot: self._broker.look_call([slot]))
+        return [due_ms for _, times in looks for due_ms in times]
+
+
+def _noting_errors(listener: Listener, errors: list[BaseException]) -> Listener:
+    """Wrap a listener's handler to record its errors."""
+    handler: Callable[[Any], Any] = with_arguments(
+        listener.topic, listener.handler, listener.batch is not None, listener.columns
+    )
+
+    def handle(argument: Any) -> None:
+        try:
+            if (result := handler(argument)) is not None:
+                refuse_unfinished(result)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    return replace(listener, handler=handle)

@@ -217,9 +217,9 @@ def numbers_in(stored: Sequence[bytes | None]) -> list[int | float]:
     if {*marks} != {MARK} or not _NUMBER_KINDS.issuperset(kinds):
         return []
     try:
-        whole = [*map(int, numbers)]
+        whole: list[int | float] = [*map(int, numbers)]
     except (OverflowError, ValueError):  # infinite, or not a number
-        whole = list[int]()
+        whole = []
     if whole == [*numbers] and -MAX_WHOLE <= min(whole) and max(whole) <= MAX_WHOLE:
         return whole
     return [*map(plain, numbers)]

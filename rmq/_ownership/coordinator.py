@@ -16,14 +16,26 @@ from rmq._io.reports import reporter
 from rmq._model.display import brief
 from rmq._model.times import monotonic_s
 from rmq._model.workers import process_name
-from rmq._ownership.capacity import NO_LIMIT, SESSION_BYTES, SessionBudget
-from rmq._ownership.documents import WORKERS, WorkerDocument, owners_path, topic_path, worker_path
+from rmq._ownership.assignment import NO_LIMIT, SESSION_BYTES, SessionBudget
 from rmq._ownership.machine import WorkerMachine
-from rmq._ownership.member import Member
+from rmq._ownership.member import ConnectionKey, Member
 from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Keeper, Put, Refused, RefusedError, Reply, Request
 from rmq._ownership.rounds import Rounds
-from rmq._ownership.transaction_ids import ConnectionKey
-from rmq._ownership.values import DigestAuth, Ownership, SaslAuth, SlotKey, Tls, check, check_worker, is_chroot
+from rmq._ownership.values import (
+    WORKERS,
+    DigestAuth,
+    Ownership,
+    SaslAuth,
+    SlotKey,
+    Tls,
+    WorkerDocument,
+    check,
+    check_worker,
+    is_chroot,
+    owners_path,
+    topic_path,
+    worker_path,
+)
 from rmq.errors import CoordinationError, ForkedClientError, UnreadableDocumentError
 
 T = TypeVar("T")

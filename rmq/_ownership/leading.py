@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import cast
 
-from rmq._ownership.assignment import MAX_NODE_BYTES, Assignment, Share
-from rmq._ownership.capacity import NO_LIMIT, SessionBudget, assign_within
-from rmq._ownership.documents import (
+from rmq._ownership.assignment import MAX_NODE_BYTES, NO_LIMIT, Assignment, SessionBudget, Share, assign_within
+from rmq._ownership.problems import ProblemLog
+from rmq._ownership.requests import Children, Create, Get, Node, Put, Refused, Reply, Steps, read
+from rmq._ownership.values import (
     ASSIGNMENT,
     TOPICS,
     WORKERS,
@@ -18,8 +19,6 @@ from rmq._ownership.documents import (
     topic_path,
     worker_path,
 )
-from rmq._ownership.problems import ProblemLog
-from rmq._ownership.requests import Children, Create, Get, Node, Put, Refused, Reply, Steps, read
 from rmq.errors import UnreadableDocumentError
 
 

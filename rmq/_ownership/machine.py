@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from math import inf
 
-from rmq._ownership.capacity import NO_LIMIT, SessionBudget
+from rmq._ownership.assignment import NO_LIMIT, SessionBudget
 from rmq._ownership.values import SlotKey, Stat
 
 WATCHDOG_SHARE = 2 / 3

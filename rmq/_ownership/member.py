@@ -8,6 +8,11 @@ or node does not persist (pitfall 40).
 A request that ZooKeeper refuses (an ACL, a quota) does not stop the round: the refusal is logged with its path, what
 depends on it waits, and the rest goes on. A node that should be ephemeral and is not, as in a copied tree, has no
 owner.
+
+A ZooKeeper that was restored from a backup would issue the same czxids a second time. Redis stores the highest epoch of
+each ensemble (`_ownership/redis_identity.py`). Before a worker acquires slots over a new connection, it gets that epoch
+from Redis. If ZooKeeper's transaction id is lower, the ensemble gets a new identity: Redis then refuses its epochs
+until an operator moves the topics over. So no czxid is the epoch of two owners.
 """
 
 from __future__ import annotations
@@ -18,20 +23,6 @@ from typing import cast
 from uuid import uuid4
 
 from rmq._ownership.assignment import Assignment
-from rmq._ownership.documents import (
-    ASSIGNMENT,
-    ENSEMBLE,
-    LEADER,
-    OWNERS,
-    TOPICS,
-    WORKERS,
-    WorkerDocument,
-    owner_path,
-    owners_path,
-    slots_from_definition,
-    topic_path,
-    worker_path,
-)
 from rmq._ownership.leading import Leader
 from rmq._ownership.machine import WorkerMachine
 from rmq._ownership.problems import ProblemLog
@@ -53,8 +44,22 @@ from rmq._ownership.requests import (
     Sync,
     read,
 )
-from rmq._ownership.transaction_ids import TransactionIdCheck
-from rmq._ownership.values import SlotKey, Stat
+from rmq._ownership.values import (
+    ASSIGNMENT,
+    ENSEMBLE,
+    LEADER,
+    OWNERS,
+    TOPICS,
+    WORKERS,
+    SlotKey,
+    Stat,
+    WorkerDocument,
+    owner_path,
+    owners_path,
+    slots_from_definition,
+    topic_path,
+    worker_path,
+)
 from rmq.errors import UnreadableDocumentError
 
 FULL_S = 10.0
@@ -68,6 +73,81 @@ REST_S = 60.0
 
 CHUNK = 1_024
 """Maximum number of nodes read or created between two proofs that the session is alive."""
+ConnectionKey = tuple[int, int]
+"""A session id, and the number of times its connection has broken."""
+
+
+class TransactionIdCheck:
+    """Compares ZooKeeper's transaction id with the highest epochs that Redis has seen."""
+
+    def __init__(self, problems: ProblemLog) -> None:
+        self.gated = False  # acquire slots only after `give` was called for the connection
+        self._problems = problems
+        self._marks: dict[str, int] = {}
+        self._given: ConnectionKey | None = None
+        self._connection: ConnectionKey | None = None
+        self._reached = 0  # ZooKeeper's transaction id, read over this connection
+
+    @property
+    def awaits(self) -> ConnectionKey | None:
+        """The connection that waits for `give`; None if no connection does."""
+        return self._connection if self.gated and self._given != self._connection else None
+
+    def give(self, connection: ConnectionKey, marks: Mapping[str, int]) -> None:
+        """Record the highest epoch of each ensemble, read from Redis after this connection was opened."""
+        self._given = connection
+        for ensemble, zxid in marks.items():
+            self.note(ensemble, zxid)
+
+    def note(self, ensemble: str, zxid: int) -> None:
+        """Record that an ensemble has issued this transaction id."""
+        self._marks[ensemble] = max(zxid, self._marks.get(ensemble, 0))
+
+    def reached(self, ensemble: str) -> bool:
+        """Return whether ZooKeeper's transaction id has reached every epoch recorded for this ensemble."""
+        return self._marks.get(ensemble, 0) <= self._reached
+
+    def check(self, connection: ConnectionKey, ensemble: str, path: str) -> Steps[bool]:
+        """Check that ZooKeeper's transaction id has not gone back, and return whether slots may be acquired.
+
+        The worker's node at `path` is written once: the transaction id of that write is ZooKeeper's current one.
+
+        Raises:
+            BrokenOffError: The transaction id has gone back, so the ensemble got a new identity, which the next round
+                reads.
+        """
+        if self._connection != connection:
+            self._connection, self._reached = connection, 0
+        if not self.reached(ensemble):
+            (node,) = yield from read(Get(path))
+            if isinstance(node, Refused):
+                return False
+            if not isinstance(node, tuple):
+                raise BrokenOffError
+            written, node = yield from read(Put(path, node[0], node[1].version), Get(path))
+            if isinstance(written, Refused) or isinstance(node, Refused):
+                return False
+            if not written or not isinstance(node, tuple):
+                raise BrokenOffError
+            self._reached = node[1].mzxid
+        if not self.reached(ensemble):
+            return (yield from self._begin_anew(ensemble))
+        return self.awaits is None
+
+    def _begin_anew(self, ensemble: str) -> Steps[bool]:
+        (node,) = yield from read(Get(ENSEMBLE))
+        if isinstance(node, Refused):
+            return False
+        if isinstance(node, tuple) and node[0].decode(errors="replace") == ensemble:
+            (written,) = yield from read(Put(ENSEMBLE, str(uuid4()).encode(), node[1].version))
+            if isinstance(written, Refused):
+                return False
+            self._problems.tell(
+                f"ZooKeeper was restored from an older state: its transaction id is {self._reached}, but Redis has seen"
+                f" epoch {self._marks[ensemble]} of ensemble {ensemble}. It gets a new identity, since it would issue"
+                " the same epochs again"
+            )
+        raise BrokenOffError
 
 
 class Member:

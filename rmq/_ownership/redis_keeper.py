@@ -21,7 +21,7 @@ from rmq._io.wire import Argument
 from rmq._model.display import brief
 from rmq._model.times import monotonic_s
 from rmq._model.workers import process_name
-from rmq._ownership.capacity import NO_LIMIT
+from rmq._ownership.assignment import NO_LIMIT
 from rmq._ownership.coordinator import Coordinator
 from rmq._ownership.redis_identity import EpochFloors
 from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Look, OwnNodes, Put, Release, Reply, Request, Sync

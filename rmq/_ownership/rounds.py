@@ -15,9 +15,8 @@ from types import MappingProxyType
 from rmq._io.backend import Lock
 from rmq._io.reports import reporter
 from rmq._model.times import monotonic_s
-from rmq._ownership.member import Member
+from rmq._ownership.member import ConnectionKey, Member
 from rmq._ownership.requests import UNKNOWN, Keeper, Reply
-from rmq._ownership.transaction_ids import ConnectionKey
 from rmq._ownership.values import Ownership, SlotKey
 
 _LOG = reporter("rmq.coordination")

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from rmq._processes import deployment
+from rmq._processes import local_cluster
 from rmq._processes.embedded_guard import log_tail
-from rmq._processes.guarded import GuardedProcess
 from rmq._processes.local_cluster import (
     HOST,
     LOCK_FILE,
@@ -29,7 +28,7 @@ from rmq._processes.local_cluster import (
 from rmq._processes.redis_cluster import create_cluster
 from rmq._processes.server_programs import find_server_for
 from rmq._processes.signals import ignore, until_signal
-from rmq._processes.zookeeper import ZooKeeperServer
+from rmq._processes.zookeeper import GuardedProcess, ZooKeeperServer
 
 RESTART_S = 1.0
 WORKERS_STOP_S, SERVERS_STOP_S = 36.0, 12.0
@@ -49,7 +48,7 @@ class Keeper:
         self._state = state
         self._stop = threading.Event()
         self._noted_s = 0.0
-        redis = (*deployment.MASTERS, *deployment.REPLICAS)
+        redis = (*local_cluster.MASTERS, *local_cluster.REPLICAS)
         self._redis = {name: self._redis_server(name) for name in redis}
         self._zookeepers = dict(self._zookeeper_servers())
         self._users = dict(self._user_processes())
@@ -80,7 +79,7 @@ class Keeper:
     def _start(self) -> None:
         for server in (*self._zookeepers.values(), *self._redis.values()):
             server.start()
-        masters, replicas = map(self._state.addresses, (deployment.MASTERS, deployment.REPLICAS))
+        masters, replicas = map(self._state.addresses, (local_cluster.MASTERS, local_cluster.REPLICAS))
         create_cluster(masters, replicas, waiting=self._note_progress)
         for server in self._zookeepers.values():
             server.wait_ready()
@@ -122,23 +121,25 @@ class Keeper:
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         options = ["--port", str(self._state.ports[name]), "--bind", HOST, "--dir", str(folder)]
-        return GuardedProcess([str(find_server_for(folder)), *options, *deployment.redis_arguments()], folder / "log")
+        return GuardedProcess(
+            [str(find_server_for(folder)), *options, *local_cluster.redis_arguments()], folder / "log"
+        )
 
     def _zookeeper_servers(self) -> Iterator[tuple[str, ZooKeeperServer]]:
-        ports, settings = self._state.ports, dict(deployment.ZOOKEEPER_SETTINGS)
+        ports, settings = self._state.ports, dict(local_cluster.ZOOKEEPER_SETTINGS)
         for number, name in enumerate(self._state.zookeepers, 1):
             settings[f"server.{number}"] = f"{HOST}:{ports[f'{name}-peer']}:{ports[f'{name}-election']}"
         for number, name in enumerate(self._state.zookeepers, 1):
-            tick_ms = deployment.ZOOKEEPER_TICK_MS
+            tick_ms = local_cluster.ZOOKEEPER_TICK_MS
             yield name, ZooKeeperServer(self._folder / name, ports[name], settings, number, tick_ms)
 
     def _user_processes(self) -> Iterator[tuple[str, GuardedProcess]]:
         rmq = [sys.executable, "-c", "from rmq.cli import main; main()"]
         own = [] if self._state.zookeepers else ["--owners", self._state.owners]
-        worker = [*rmq, *deployment.WORKER_COMMAND[1:], *own]
+        worker = [*rmq, *local_cluster.WORKER_COMMAND[1:], *own]
         commands = {f"worker-{n + 1}": worker for n in range(self._state.workers)}
         if self._state.producer:
-            commands["producer"] = [sys.executable, *deployment.PRODUCER_COMMAND[1:]]
+            commands["producer"] = [sys.executable, *local_cluster.PRODUCER_COMMAND[1:]]
         for name, command in commands.items():
             yield name, GuardedProcess(command, self._folder / f"{name}.log", self._state.environment)
 

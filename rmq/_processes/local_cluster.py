@@ -2,7 +2,8 @@
 
 A keeper process starts all servers and workers in a state folder, restarts those that end, and records their state. It
 continues to run when the command that started it ends. The keeper holds a lock on the folder, since a process id alone
-may have been reused.
+may have been reused. Its services are three Redis masters with a replica each, three ZooKeeper servers, a demo producer
+and two workers, with the settings below: a test compares docker-compose.yml with them.
 
     rmq-cluster/
         state.json           addresses and processes; `down` keeps it, so that the next run uses the same ports
@@ -28,7 +29,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from rmq._processes import deployment
 from rmq._processes.embedded import private_folder
 from rmq._processes.embedded_guard import log_tail
 from rmq._servers.urls import Address
@@ -36,6 +36,48 @@ from rmq.errors import RmqError
 
 HOST = "127.0.0.1"
 STATE_FILE, LOCK_FILE, LOG_FILE = "state.json", "keeper.lock", "keeper.log"
+MASTERS = ("redis-1", "redis-2", "redis-3")
+REPLICAS = ("redis-4", "redis-5", "redis-6")
+ZOOKEEPERS = ("zookeeper-1", "zookeeper-2", "zookeeper-3")
+WORKERS = 2
+
+REDIS_SETTINGS = {
+    "cluster-enabled": "yes",
+    "cluster-node-timeout": "5000",
+    # a shard that is down must not stop the other shards
+    "cluster-require-full-coverage": "no",
+    "appendonly": "yes",
+    "appendfsync": "everysec",
+    "save": "",
+    # RMQ refuses policies that evict keys: they would drop whole slots
+    "maxmemory-policy": "noeviction",
+}
+"""Settings of every Redis, without port, address and folder."""
+
+ZOOKEEPER_TICK_MS = 2_000
+ZOOKEEPER_SETTINGS = {
+    "initLimit": "10",
+    "syncLimit": "5",
+    # hours; by default ZooKeeper never deletes snapshots and logs
+    "autopurge.purgeInterval": "1",
+    "autopurge.snapRetainCount": "3",
+}
+"""Settings of every ZooKeeper, without address, folder and the list of servers."""
+
+WORKER_COMMAND = ("rmq", "worker", "rmq.demo.cluster:client")
+PRODUCER_COMMAND = ("python", "-m", "rmq.demo.cluster")
+
+
+def redis_arguments() -> list[str]:
+    """Return the arguments of `redis-server`, without port and folder."""
+    return [part for name, value in REDIS_SETTINGS.items() for part in (f"--{name}", value)]
+
+
+def environment_of(redis: Iterable[Address], zookeepers: Iterable[Address]) -> dict[str, str]:
+    """Return the environment variables of workers and producer; without ZooKeeper, workers keep owners in Redis."""
+    hosts = ",".join(map(str, zookeepers))
+    url = {"RMQ_URL": f"redis+cluster://{','.join(map(str, redis))}"}
+    return {**url, "RMQ_ZOOKEEPER": hosts} if hosts else url
 
 
 @dataclass(frozen=True)
@@ -54,7 +96,7 @@ class State:
 
     phase: str  # `starting`, `ready`, `failed`, or `down`
     ports: dict[str, int]  # by service name
-    workers: int = deployment.WORKERS
+    workers: int = WORKERS
     producer: bool = True
     owners: str = "zookeeper"  # what keeps the owners of slots: `zookeeper` or `redis`
     error: str = ""  # reason of a failure
@@ -66,13 +108,12 @@ class State:
     @property
     def environment(self) -> dict[str, str]:
         """The environment variables for clients: RMQ_URL, and with ZooKeeper RMQ_ZOOKEEPER."""
-        redis = (*deployment.MASTERS, *deployment.REPLICAS)
-        return deployment.environment(self.addresses(redis), self.addresses(self.zookeepers))
+        return environment_of(self.addresses((*MASTERS, *REPLICAS)), self.addresses(self.zookeepers))
 
     @property
     def zookeepers(self) -> tuple[str, ...]:
         """Names of the ZooKeeper servers; empty with owners in Redis."""
-        return deployment.ZOOKEEPERS if self.owners == "zookeeper" else ()
+        return ZOOKEEPERS if self.owners == "zookeeper" else ()
 
 
 class LocalClusterError(RmqError):
@@ -119,7 +160,7 @@ _UP_LOCK = "up.lock"
 def up(
     folder: Path,
     *,
-    workers: int = deployment.WORKERS,
+    workers: int = WORKERS,
     producer: bool = True,
     first_port: int | None = None,
     owners: str = "zookeeper",
@@ -227,9 +268,9 @@ def _end_keeper(folder: Path) -> None:
 
 def _ports(first_port: int | None) -> dict[str, int]:
     """Return consecutive ports for all servers, whose cluster bus ports are free, too."""
-    redis = (*deployment.MASTERS, *deployment.REPLICAS)
-    names = [*redis, *deployment.ZOOKEEPERS]
-    names += [f"{name}-{line}" for line in ("peer", "election") for name in deployment.ZOOKEEPERS]
+    redis = (*MASTERS, *REPLICAS)
+    names = [*redis, *ZOOKEEPERS]
+    names += [f"{name}-{line}" for line in ("peer", "election") for name in ZOOKEEPERS]
     tries = [random.randint(12_000, 21_000) for _ in range(100)] if first_port is None else [first_port]  # noqa: S311
     for first in tries:
         ports = {name: first + number for number, name in enumerate(names)}

@@ -23,9 +23,8 @@ from rmq._model.handlers import check_async
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
 from rmq._model.workers import IDLE, Health
-from rmq._processes.frozen_objects import frozen_objects
 from rmq._processes.service_manager import ServiceManager
-from rmq._processes.signals import exit_hung, handlers_put_back, require_main_thread
+from rmq._processes.signals import exit_hung, frozen_objects, handlers_put_back, require_main_thread
 from rmq.aio.backend import EventLoop, call_semaphore
 from rmq.aio.delivery import Delivery, wrap_deliveries
 from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, Schedules, StreamTopic

@@ -16,23 +16,18 @@ from typer.core import TyperGroup
 
 from rmq import __version__
 from rmq.cli.commands import (
-    adopt,
-    bench,
     consume,
-    dashboard,
-    dead,
+    demo,
     messages,
-    metrics,
     schedules,
     send,
+    serving,
     stats,
-    status,
     steer,
     streams,
     topics,
     worker,
 )
-from rmq.cli.commands.cluster import cluster_app
 from rmq.cli.console import GlobalOptions, Json, Session, Url, Verbose, command, make_group, register, settable
 from rmq.cli.settings_file import SERVICES, VARIABLE, read_settings
 from rmq.errors import RmqError
@@ -91,11 +86,11 @@ def take_global_options(
         ctx.obj = replace(options, url=settings.url)
 
 
-register(app, send.send, consume.consume, status.status, stats.stats, messages.peek, messages.cancel)
+register(app, send.send, consume.consume, stats.status, stats.stats, messages.peek, messages.cancel)
 register(app, messages.reschedule, messages.reprioritise, messages.promote, messages.find, messages.search)
-register(app, steer.pause, steer.resume, steer.purge, steer.audit, steer.workers, worker.worker, metrics.metrics)
-register(app, adopt.adopt, dashboard.dashboard, status.doctor, bench.bench)
-register(dead_app, list=dead.list_dead, redrive=dead.redrive, purge=dead.purge)
+register(app, steer.pause, steer.resume, steer.purge, steer.audit, steer.workers, worker.worker, serving.metrics)
+register(app, steer.adopt, serving.dashboard, stats.doctor, demo.bench)
+register(dead_app, list=messages.list_dead, redrive=messages.redrive, purge=messages.purge)
 register(stream_app, streams.groups, streams.add_group, streams.remove_group, streams.consumers, streams.move_group)
 register(stream_app, streams.remove_consumer, streams.pending, range=streams.show_range)
 register(stream_app, streams.tail, streams.delete, streams.trim)
@@ -107,7 +102,7 @@ register(topics_app, change=topics.change_topic, delete=topics.delete_topic)
 register(topics_app, topics.diff, topics.apply)
 app.add_typer(dead_app, name="dead")
 app.add_typer(stream_app, name="stream")
-app.add_typer(cluster_app, name="cluster")
+app.add_typer(demo.cluster_app, name="cluster")
 app.add_typer(schedules_app, name="schedules")
 app.add_typer(topics_app, name="topics")
 

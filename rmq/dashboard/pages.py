@@ -14,9 +14,8 @@ from starlette.routing import Route
 from rmq import ListenerInfo, RunningHandler, Topic, TopicStats, TopicType, Whereabouts, WorkerInfo
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.charts import GROUP_METRICS, METRICS, by_metric, heat
-from rmq.dashboard.listing import PLACES as SECTIONS
-from rmq.dashboard.listing import SORTS, list_messages
-from rmq.dashboard.queries import PERIODS, RANGES, Reader, basis_for, digest
+from rmq.dashboard.queries import PERIODS, RANGES, SORTS, Reader, basis_for, digest, list_messages
+from rmq.dashboard.queries import PLACES as SECTIONS
 from rmq.dashboard.rendering import Pages, link, message_link
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
 from rmq.spi import AnyPlace, checked_slots, monotonic_s, shown, span

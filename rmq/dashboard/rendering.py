@@ -14,8 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from rmq import __version__
 from rmq.dashboard.charts import short
 from rmq.dashboard.queries import Reader, digest
-from rmq.dashboard.security import NOTE_COOKIE, Forms
-from rmq.dashboard.settings import Settings
+from rmq.dashboard.security import NOTE_COOKIE, Forms, Settings
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError, UnknownTopicError
 from rmq.spi import counted, safe_lines, shown, span
 from rmq.views import words

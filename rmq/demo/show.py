@@ -25,9 +25,8 @@ from rich.text import Text
 from rmq import DeadFilter, DeadMessage, RmqClient
 from rmq.demo.jobs import CLOSE_AFTER_MIN, MERGE_WINDOW_MIN, TAKINGS, TOPICS, Tier, parts_of, plan, takings_of
 from rmq.demo.orders import OrderLine, read_orders
-from rmq.demo.play import Pace, Player, redis_clock
 from rmq.demo.summary import Account, Drawn, Run, total
-from rmq.demo.worker import WORKERS, Crew
+from rmq.demo.worker import WORKERS, Crew, Pace, Player, redis_clock
 from rmq.errors import InvalidValueError, RmqError
 
 if TYPE_CHECKING:

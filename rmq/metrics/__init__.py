@@ -12,10 +12,8 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("metrics need the package prometheus-client: pip install 'rmq[metrics]'") from error
 
-from rmq.metrics.collector import TopicsCollector
-from rmq.metrics.handlers import Handlers
-from rmq.metrics.scale import Scale, scale
-from rmq.metrics.server import Server, render, serve, serve_handlers
+from rmq.metrics.collector import Handlers, TopicsCollector
+from rmq.metrics.server import Scale, Server, render, scale, serve, serve_handlers
 
 del _needed
 __all__ = ["Handlers", "Scale", "Server", "TopicsCollector", "render", "scale", "serve", "serve_handlers"]

@@ -42,7 +42,7 @@ from rmq._admin.figures import TOTALS
 from rmq._admin.history import minute_of, sum_of
 from rmq._admin.messages import AnyPlace
 from rmq._broker.keys import sample_commands
-from rmq._listening.inline_runner import InlineRunner
+from rmq._listening.handler_invoker import InlineRunner
 from rmq._listening.listener import HandlerT, Listener, listener_decorator, scheduled_decorator, topics_in
 from rmq._model.display import counted, safe_lines, shown, span
 from rmq._model.entries import check_group, id_key
@@ -66,12 +66,11 @@ from rmq._processes.http_server import HttpServer, allows_host, is_loopback, net
 from rmq._processes.local_cluster import down as cluster_down
 from rmq._processes.local_cluster import status as cluster_status
 from rmq._processes.local_cluster import up as cluster_up
-from rmq._processes.reloading import run_reloading
 from rmq._processes.signals import until_signal
-from rmq._processes.supervisor import Supervisor, end_with_parent
+from rmq._processes.supervisor import Supervisor, end_with_parent, run_reloading
 from rmq._registry.registry import differences
-from rmq._schedules.runner import ScheduleRunner
 from rmq._schedules.schedule import RECURRING
+from rmq._schedules.schedules import ScheduleRunner
 from rmq._servers.server_check import warnings_about
 from rmq._servers.urls import URL_VARIABLE, chosen_url, read_secret
 from rmq._transport.connections import Connections

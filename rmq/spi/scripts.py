@@ -41,9 +41,9 @@ from rmq._admin.calls.dead import redrive as redrive_dead
 from rmq._admin.calls.viewing import stats as queue_stats
 from rmq._admin.dead_letters import new_score
 from rmq._admin.messages import meaning_of, priority_of
-from rmq._admin.spark_queries import REPORT_S, SparkQueries
 from rmq._admin.stream_view import group_stats
 from rmq._admin.stream_view import read_range as read_stream
+from rmq._admin.view import REPORT_S, SparkQueries
 from rmq._broker.binding import BoundScript, claim_order_of, refusal
 from rmq._broker.broker import QueueBroker
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, NACK_BATCH, ClaimPart, queue_claims
@@ -78,7 +78,7 @@ from rmq._model.topics import MAX_SLOTS, is_name
 from rmq._ownership.follower import OwnershipFollower
 from rmq._ownership.redis_keeper import RedisCoordinator
 from rmq._ownership.values import is_chroot
-from rmq._processes.java import java_home_for_spark
+from rmq._processes.server_programs import java_home_for_spark
 from rmq._processes.signals import ignore
 from rmq._registry.audit import Audit, confirm_all
 from rmq._registry.registry import Registry

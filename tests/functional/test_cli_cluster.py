@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.support import harness
 from rmq import RmqClient
-from rmq.cli.commands import bench
+from rmq.cli.commands import demo
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
@@ -63,5 +63,5 @@ def test_benchmarks_are_listed_and_run(cli: Cli, monkeypatch: pytest.MonkeyPatch
 
 
 def test_benchmarks_need_a_checkout(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(bench.rmq, "__file__", str(tmp_path / "rmq" / "__init__.py"))
+    monkeypatch.setattr(demo.rmq, "__file__", str(tmp_path / "rmq" / "__init__.py"))
     assert "clone the repository" in cli("bench", code=2).err

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from rmq import Delivery, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq.dashboard.queries import LONGEST_REST_S
-from rmq.dashboard.settings import Settings
+from rmq.dashboard.security import Settings
 from tests.support.browser import LIMIT_MS, MARKS, Open, Watched, press, said, violations
 from tests.support.dashboard import served
 from tests.support.servers import RedisServer

@@ -17,8 +17,7 @@ import pytest
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
 from rmq.dashboard.app import make_app
-from rmq.dashboard.security import MOST_BODY_BYTES, MOST_WRONG, Attempts, logged_in
-from rmq.dashboard.settings import Credentials, Settings
+from rmq.dashboard.security import MOST_BODY_BYTES, MOST_WRONG, Attempts, Credentials, Settings, logged_in
 from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic
 from tests.support.cli import REPOSITORY, Cli, bury

@@ -1,4 +1,4 @@
-"""`run` leaves what the program has loaded out of garbage collections: see `rmq._processes.frozen_objects`."""
+"""`run` leaves what the program has loaded out of garbage collections: see `rmq._processes.signals`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 
 from rmq import TopicType
-from rmq._processes.frozen_objects import frozen_objects
+from rmq._processes.signals import frozen_objects
 from tests.conftest import MakeTopic
 
 PLAIN = """

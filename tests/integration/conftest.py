@@ -68,7 +68,7 @@ def make_stream(make_topic: MakeTopic, client: RmqClient, redis_client: Any) -> 
 @pytest.fixture
 def frequent_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers say what they do ten times a second, and not every five seconds."""
-    monkeypatch.setattr("rmq._listening.heartbeat.BEAT_S", 0.1)
+    monkeypatch.setattr("rmq._listening.listener_set.BEAT_S", 0.1)
 
 
 @pytest.fixture(scope="session")

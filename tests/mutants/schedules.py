@@ -12,7 +12,7 @@ from tests.simulation.planting import planted
 from tests.simulation.plants import PLANTS, RUNNER, Plant
 
 _MODEL = "rmq._schedules.schedule"
-_USERS = ("rmq._schedules.runner", "rmq._schedules.schedules")
+_DUE_AFTER = "rmq._schedules.schedules:due_after"
 
 _AHEAD = "int(__import__('time').time() * 1000) + 20 * 366 * 86_400_000"
 """The clock of a worker that is ahead of Redis' clock, also of that of a test."""
@@ -50,13 +50,11 @@ _OWN = {
     ): "test_a_refused_schedule_comes_again_with_its_due_time",
     Plant(
         "a run by hand is forgotten when its worker dies",
-        tuple(
-            (f"{user}:due_after", "asked_ms if due_ms is None else min(asked_ms, due_ms)", "due_ms") for user in _USERS
-        ),
+        ((_DUE_AFTER, "asked_ms if due_ms is None else min(asked_ms, due_ms)", "due_ms"),),
     ): "test_a_run_by_hand_survives_a_worker_that_dies",
     Plant(
         "missed times that one message stood for are sent when its worker dies",
-        tuple((f"{user}:due_after", "0 if schedule.catch_up else sent_ms", "0") for user in _USERS),
+        ((_DUE_AFTER, "0 if schedule.catch_up else sent_ms", "0"),),
     ): "test_one_message_stands_for_all_missed_times_also_if_its_worker_dies",
 }
 

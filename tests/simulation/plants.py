@@ -45,7 +45,7 @@ LEASES, HANDLERS = "rmq._claiming.leases", "rmq._listening.handler_invoker:Handl
 THREAD, EXCHANGE = "rmq._listening.worker:Worker", "rmq._transport.exchange:Exchange"
 SHARED = "rmq._transport.shared_calls:SharedCalls"
 CONNECTIONS = "rmq._transport.connections:Connections"
-RUNNER, SCHEDULES = "rmq._schedules.runner:ScheduleRunner", "rmq._schedules.schedules:Schedules"
+RUNNER, SCHEDULES = "rmq._schedules.schedules:ScheduleRunner", "rmq._schedules.schedules:Schedules"
 
 OWNERSHIP = "rmq._ownership"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from rmq._processes.java import java_home_for_spark
+from rmq._processes.server_programs import java_home_for_spark
 from tests.support.waiting import wait_until
 
 SPARK_HOME = Path(pyspark.__file__).parent

@@ -11,7 +11,7 @@ from pyspark.sql.functions import expr
 
 from rmq import RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq.errors import InvalidValueError, RmqError
-from rmq.spark.failures import plain_errors
+from rmq.spark.jobs import plain_errors
 from rmq.spark.options import parse_options
 from rmq.spark.sink.redrive_writer import RedriveWriter
 from rmq.spark.sink.sender import Counts

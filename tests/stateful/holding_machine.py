@@ -98,7 +98,7 @@ class HoldingMachine(RuleBasedStateMachine):
     def another_settles(self, number: int, outcome: Outcome) -> None:
         settled, self.others = self.others[:number], self.others[number:]
         for delivery in settled:
-            delivery.mark(outcome)
+            delivery.claim.settle_open(outcome, (delivery.row,))
             if outcome is ACKED:
                 self.acked_by_other.add(delivery.content)
         waiting = select(settled)

@@ -26,9 +26,9 @@ from rmq._admin.inspection import read_workers as read_workers
 from rmq._admin.messages import AnyPlace as AnyPlace
 from rmq._admin.notices import AT_ONCE as AT_ONCE
 from rmq._admin.notices import DeadNotifier as DeadNotifier
-from rmq._admin.spark_queries import KEEP_S as KEEP_S
-from rmq._admin.spark_queries import MOST_QUERIES as MOST_QUERIES
-from rmq._admin.spark_queries import SparkQueries as SparkQueries
+from rmq._admin.view import KEEP_S as KEEP_S
+from rmq._admin.view import MOST_QUERIES as MOST_QUERIES
+from rmq._admin.view import SparkQueries as SparkQueries
 from rmq._broker import claims as claims
 from rmq._broker import sends as sends
 from rmq._broker import stream_broker as stream_broker
@@ -97,8 +97,8 @@ from rmq._claiming.wakeups import Wakeups as Wakeups
 from rmq._io.backend import THREADS as THREADS
 from rmq._io.backend import Job as Job
 from rmq._listening.handler_invoker import ListenerSetup as ListenerSetup
-from rmq._listening.heartbeat import Heartbeat as Heartbeat
 from rmq._listening.listener_runner import ListenerRunner as ListenerRunner
+from rmq._listening.listener_set import Heartbeat as Heartbeat
 from rmq._listening.watcher import LONG_LOOK_S as LONG_LOOK_S
 from rmq._listening.watcher import LOOK_S as LOOK_S
 from rmq._listening.watcher import PROBE_S as PROBE_S

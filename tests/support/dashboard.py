@@ -10,7 +10,7 @@ import uvicorn
 
 from rmq import RmqClient
 from rmq.dashboard.app import make_app
-from rmq.dashboard.settings import Settings
+from rmq.dashboard.security import Settings
 from tests.support.waiting import wait_until
 
 

@@ -22,7 +22,7 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 from rmq import PriorityMessage, RangeMergeMessage, RmqClient, RmqError, Topic, TopicType
-from rmq._ownership.documents import owner_path, owners_path
+from rmq._ownership.values import owner_path, owners_path
 from tests.support.core import OWNERS_KEYS, monotonic_s
 from tests.support.ledger import Story, read_ledger
 from tests.support.waiting import LIMIT_S, wait_until

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from rmq._ownership.documents import OWNERS, TOPICS
 from rmq._ownership.requests import Children, Create, Get, Look, OwnNodes, Put, Release, Reply, Request, Sync
-from rmq._ownership.values import Stat
+from rmq._ownership.values import OWNERS, TOPICS, Stat
 
 
 class SimulatedZooKeeper:

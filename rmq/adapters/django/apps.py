@@ -6,7 +6,7 @@ from django.apps import AppConfig
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
-from rmq.adapters.django.settings import client_options
+from rmq.adapters.django import client_options
 from rmq.errors import InvalidUrlError
 from rmq.spi import chosen_url
 

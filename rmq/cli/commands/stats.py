@@ -1,11 +1,11 @@
-"""`rmq stats`: sizes, lateness and totals of topics."""
+"""`rmq status` and `rmq doctor`: what needs attention; `rmq stats`: sizes, lateness and totals of topics."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -24,19 +24,79 @@ from rmq import (
     TopicStats,
     TopicType,
     UnreadableTopic,
+    __version__,
 )
 from rmq.cli.commands.streams import consumers_table, group_tables
 from rmq.cli.commands.topics import show_topics
-from rmq.cli.console import Columns, Session, table_of
+from rmq.cli.console import FAILED, Columns, Session, table_of
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
 from rmq.spi import check_group, counted, id_key, span
 from rmq.views import documents
-from rmq.views.columns import GROUP_SIZES, SIZES, numbers, totals
+from rmq.views.columns import GROUP_SIZES, SIZES, TOPICS, numbers, totals
+from rmq.views.doctor import Check, examine
+from rmq.views.findings import all_well, findings_of, worst_first
+from rmq.views.reading import read_all
 from rmq.views.words import merge_name, when
 
+_STYLES = {"critical": "bold red", "failed": "bold red", "warning": "yellow", "ok": "green", "unknown": "dim"}
+_SHOWN = ("~topic", ">due", ">oldest", ">in flight", ">waiting", ">dead", ">sent/s", ">done/s")
 _TOTALS = ("accepted", "merged", "delivered", "acked", "retried", "buried")
 _RARE = [name for name in documents.SLOT_TOTALS if name not in _TOTALS]
 _RED = "bold red"
+
+
+def status(
+    session: Session,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC")] = None,
+) -> int:
+    """Show what is stuck, failing or nearly full, the worst first, each with a command that shows more.
+
+    Below are the topics with their due messages and the waiting time of the oldest, those with problems first. Rates
+    are those of the last minute, or "-" if no process has recorded them. Exit code 1: a problem is critical.
+
+    Options:
+        topics: Names of topics. Default: all topics.
+    """
+    with session.client() as client:
+        reading = read_all(client, topics)
+    findings = findings_of(reading)
+    rows = worst_first(reading.topics, findings)
+    if session.json:
+        session.document(documents.status(reading, rows, findings))
+    else:
+        for each in findings:
+            about = f"{each.about}: " if each.about else ""
+            session.line((f"{each.severity.value:8}  ", _STYLES[each.severity.value]), (about, "bold"), each.text)
+            session.line((f"          {each.command}", "dim"))
+        if not findings:
+            session.line((f"{all_well(reading)}.", "green"))
+        if rows:
+            session.line()
+            session.out.print(table_of({name: TOPICS[name] for name in _SHOWN}, rows))
+    return FAILED if any(each.severity.value == "critical" for each in findings) else 0
+
+
+def doctor(session: Session) -> int:
+    """Check a deployment: servers, clocks, definitions, rights, topics and workers. Changes nothing.
+
+    Exit code 1: a check has failed. Warnings, and checks that could not be made, do not count.
+    """
+    with session.client() as client:
+        checks: list[Check] = []
+        if not session.json:
+            session.line((f"RMQ {__version__} on {client.shown_url}", "dim"))
+        for each in examine(client):
+            checks.append(each)
+            if not session.json:
+                state = each.state.value
+                session.line((f"{state:8}  ", _STYLES[state]), (f"{each.subject}: ", "bold"), each.text)
+                if each.advice:
+                    session.line((f"          {each.advice}", "dim"))
+    failed = any(each.state.value == "failed" for each in checks)
+    if session.json:
+        documents = [asdict(each) | {"state": each.state.value} for each in checks]
+        session.document({"version": __version__, "healthy": not failed, "checks": documents})
+    return FAILED if failed else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, cast
 import typer
 
 from rmq import Health, LogContext, RmqClient
-from rmq.cli.commands.metrics import load_metrics
+from rmq.cli.commands.serving import load_metrics
 from rmq.cli.console import Session, log_to_stderr
 from rmq.cli.settings_file import VARIABLE, variable_of
 from rmq.client import DRAIN_S

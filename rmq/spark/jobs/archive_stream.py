@@ -27,8 +27,7 @@ from pyspark.sql.types import DateType, LongType, StructField, StructType
 from rmq import Retention, StreamTopic, Topic, TopicType
 from rmq.errors import DriverReplacedError, InvalidValueError, RmqError
 from rmq.spark.calls import lock_run
-from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
-from rmq.spark.jobs import Say, nothing
+from rmq.spark.jobs import SPARK_ERRORS, Say, nothing, one_line, plain_errors
 from rmq.spark.jobs.redrive import connect, utc
 from rmq.spark.option_kinds import MOST_MESSAGES
 from rmq.spark.options import parse_options

@@ -19,8 +19,7 @@ from pyspark.sql import functions as F
 
 from rmq import Topic
 from rmq.errors import InvalidValueError
-from rmq.spark.failures import one_line, plain_errors
-from rmq.spark.jobs import Say, nothing
+from rmq.spark.jobs import Say, nothing, one_line, plain_errors
 from rmq.spark.jobs.redrive import Again, Redriver, connect, dead_of, dead_topic, in_utc, utc
 from rmq.spark.sink.sender import Counts
 from rmq.spi.scripts import Connections

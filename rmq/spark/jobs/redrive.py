@@ -11,14 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rmq import Topic
 from rmq.errors import InvalidValueError
-from rmq.spark.failures import plain_errors
-from rmq.spark.jobs import Say
+from rmq.spark.jobs import Say, plain_errors
 from rmq.spark.option_kinds import MAX_RATE
 from rmq.spark.options import parse_options
 from rmq.spark.session import watching
-from rmq.spark.sink.pacing import Limit, sent_so_far
 from rmq.spark.sink.redrive_writer import RedriveWriter
-from rmq.spark.sink.sender import Counts
+from rmq.spark.sink.sender import Counts, Limit, sent_so_far
 from rmq.spark.sink.writer import write_counted
 from rmq.spark.slots import queue_topic
 from rmq.spi.scripts import Audit, Connections, parse_url

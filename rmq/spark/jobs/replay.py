@@ -24,15 +24,13 @@ from pyspark.sql.types import StructType
 
 from rmq import Collect, Merge, Topic, TopicType
 from rmq.errors import InvalidValueError, UnknownTopicError
-from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
 from rmq.spark.folding import with_slot
-from rmq.spark.jobs import Say, nothing
+from rmq.spark.jobs import SPARK_ERRORS, Say, nothing, one_line, plain_errors
 from rmq.spark.jobs.redrive import Again, Redriver, connect, dead_of, dead_topic, in_utc, limit_for, reporting
 from rmq.spark.marks import Mark
 from rmq.spark.options import Options, parse_options
 from rmq.spark.schema import lowered
-from rmq.spark.sink.pacing import Limit
-from rmq.spark.sink.sender import Counts, Sending, Target
+from rmq.spark.sink.sender import Counts, Limit, Sending, Target
 from rmq.spark.sink.writer import BatchWriter, takes_marks, task_context, write_counted
 from rmq.spi.scripts import BODIES, MAX_COUNT, MAX_WHOLE, NUMBERS, Connections, Registry
 

@@ -19,8 +19,7 @@ from rmq.spark.figures import RedisTime
 from rmq.spark.options import PLAN_S, Options, given
 from rmq.spark.schema import lowered
 from rmq.spark.sink.columns import TEXT, WHOLE
-from rmq.spark.sink.pacing import Limit, TaskPace, limit_of
-from rmq.spark.sink.sender import Counts
+from rmq.spark.sink.sender import Counts, Limit, TaskPace, limit_of
 from rmq.spark.sink.writer import Reporting, Written
 from rmq.spark.slots import queue_topic
 from rmq.spi.scripts import NACK_BATCH, Call, Connections, call_in_parts, new_score, redrive_dead

@@ -1,11 +1,13 @@
 """Sends the messages of one task: folds them, divides them into chunks, and keeps several calls in flight.
 
-A `Target` has the settings for a topic, checked on the driver. A `TaskWrite` is the write of one task to it.
+A `Target` has the settings for a topic, checked on the driver. A `TaskWrite` is the write of one task to it. A
+`TaskPace` keeps all tasks of a write together to a rate: by a token bucket in Redis, filled by Redis' clock.
 """
 
 from __future__ import annotations
 
 import logging
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field, replace
@@ -20,16 +22,16 @@ from rmq.errors import (
     FixedTimePassedError,
     InvalidMessageError,
     InvalidValueError,
+    ReplyLostError,
     RmqError,
 )
 from rmq.spark.figures import RedisTime
 from rmq.spark.marks import Cut, Mark, Once, send_once
 from rmq.spark.options import Options
-from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout, layout_of
-from rmq.spark.sink.encoding import encode_rows
+from rmq.spark.sink.encoding import BadRows, encode_rows
 from rmq.spark.sink.holding import held_rows, in_order
-from rmq.spark.sink.pacing import Limit, TaskPace
+from rmq.spi import monotonic_s
 from rmq.spi.scripts import (
     BATCH_BYTES,
     Batch,
@@ -44,7 +46,9 @@ from rmq.spi.scripts import (
     send_patiently,
     sent_key,
     slot_keys,
+    take_from,
     wait_for_room,
+    write_rate_key,
 )
 
 log = logging.getLogger("rmq.spark")
@@ -53,6 +57,84 @@ _PASSED = "fixed_time was in the past by Redis' clock when the message was first
 
 HELD_BYTES = 32 * BATCH_BYTES
 """Maximum size of the messages that a task buffers, bytes."""
+
+LONGEST_WAIT_S, TROUBLE_PAUSE_S = 1.0, 0.2
+"""Longest wait before the limit is asked again, and the pause after an error, seconds."""
+
+KEEP_S = 3_600
+"""Lifetime of a bucket after the end of its write, seconds."""
+
+_KEEP_EVERY_S = KEEP_S / 4
+_SENT = "sent"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The rate limit of a write: messages per second of all tasks, maximum number in a call, and name of its bucket."""
+
+    per_second: float
+    burst: int
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+def limit_of(per_second: float | None) -> Limit | None:
+    """Return a limit whose burst is a tenth of its rate per second, 1 to 1,000; `None` for no limit."""
+    return None if per_second is None else Limit(per_second, max(1, min(1_000, int(per_second / 10))))
+
+
+class TaskPace:
+    """Delays the calls of one task so that its write keeps to its rate limit.
+
+    Args:
+        connections: Connections to Redis.
+        topic: The registered definition.
+        limit: The rate limit of the write.
+    """
+
+    def __init__(self, connections: Connections, topic: Topic, limit: Limit) -> None:
+        self._connections, self._topic, self._limit = connections, topic, limit
+        self._key = write_rate_key(topic.name, limit.name)
+        self._keep_next_s = 0.0
+
+    def wait(self, number: int) -> None:
+        """Wait until `number` messages may be sent, at most `limit.burst`.
+
+        Raises:
+            RedisUnavailableError: Redis did not answer before the deadline.
+        """
+        left = number
+        while True:
+            granted, wait_s = self._take(left)
+            left -= granted
+            if left <= 0:
+                self._connections.command("HINCRBY", self._key, _SENT, number, key=self._key)
+                return
+            self._connections.runtime.sleep(min(wait_s, LONGEST_WAIT_S))
+
+    def give_back(self, number: int) -> None:
+        """Return the tokens of messages that were not sent."""
+        if number > 0:
+            self._take(-number)
+
+    def _take(self, wanted: int) -> tuple[int, float]:
+        limit = self._limit
+        call = take_from(self._key, self._key, self._topic, wanted, limit.per_second, limit.burst)
+        try:
+            granted, wait_s, _, made = self._connections.run(call)
+        except ReplyLostError:  # the tokens may be lost, so that it is slower for a moment, never faster
+            return 0, TROUBLE_PAUSE_S
+        now_s = monotonic_s()
+        if made or now_s >= self._keep_next_s:  # a write may take longer than it is to be kept
+            self._keep_next_s = now_s + _KEEP_EVERY_S
+            self._connections.command("EXPIRE", self._key, KEEP_S, key=self._key)
+        return granted, wait_s
+
+
+def sent_so_far(connections: Connections, topic: Topic, limit: Limit) -> int:
+    """Return the number of messages that a write was allowed to send so far; 0 if its bucket has expired."""
+    key = write_rate_key(topic.name, limit.name)
+    found: bytes | None = connections.command("HGET", key, _SENT, key=key)
+    return int(found or 0)
 
 
 @dataclass

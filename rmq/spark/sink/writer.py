@@ -26,11 +26,9 @@ from rmq.spark.figures import report_write
 from rmq.spark.marks import Mark, counts, note_cut
 from rmq.spark.options import PLAN_S, Options, check_values
 from rmq.spark.schema import PARTITION, lowered
-from rmq.spark.sink.bad_rows import open_folder
-from rmq.spark.sink.columns import by_topic, check_routed, columns_for, routes
-from rmq.spark.sink.keyed_rows import KeyedRows, keyed_by
-from rmq.spark.sink.pacing import limit_of
-from rmq.spark.sink.sender import HELD_BYTES, Counts, Target, TaskWrite, WhenPassed, target_of
+from rmq.spark.sink.columns import KeyedRows, by_topic, check_routed, columns_for, keyed_by, routes
+from rmq.spark.sink.encoding import open_folder
+from rmq.spark.sink.sender import HELD_BYTES, Counts, Target, TaskWrite, WhenPassed, limit_of, target_of
 from rmq.spi.scripts import Connections, Registry, blocks, confirm_all, sent_key
 
 log = logging.getLogger("rmq.spark")

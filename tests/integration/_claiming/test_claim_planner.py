@@ -74,7 +74,7 @@ def planning(
 def acked(found: Iterable[Delivery]) -> list[Selection]:
     """Mark what is to be acked, and select it."""
     for delivery in found:
-        delivery.mark(ACKED)
+        delivery.claim.settle_open(ACKED, (delivery.row,))
     return select(found)
 
 
@@ -422,7 +422,7 @@ def test_outcomes_with_a_lost_reply_are_not_told_as_carried_out(
     observers.all.append(Watch())
     worker = a_worker(proxied, topic, observers)
     found = held_by(worker, 4)
-    found[0].mark(ACKED)
+    found[0].claim.settle_open(ACKED, (found[0].row,))
     worker.settle_only()
     assert told == found[:1]
     proxy.cut_before_reply(command="EVALSHA")
@@ -439,7 +439,7 @@ def test_an_ack_does_not_ride_on_beside_a_slow_handler(
 ) -> None:
     worker = a_worker(connections, topic)
     found = held_by(worker, 1)
-    found[0].mark(ACKED)
+    found[0].claim.settle_open(ACKED, (found[0].row,))
     worker.held.defer_acks(0.0)
     worker.calls.began_s = monotonic_s() + 60
     worker.return_stalled()
@@ -593,12 +593,12 @@ def test_an_outcome_that_comes_while_a_claim_is_under_way_is_not_dropped(
     found = held_by(worker, 10)
     assert len(found) == 2
     proxy.delay_replies(0.3)
-    found[0].mark(ACKED)
+    found[0].claim.settle_open(ACKED, (found[0].row,))
     before = proxy.commands("EVALSHA")
     thread = threading.Thread(target=worker.round)
     thread.start()
     wait_until(lambda: proxy.commands("EVALSHA") > before)
-    found[1].mark(ACKED)
+    found[1].claim.settle_open(ACKED, (found[1].row,))
     thread.join(10)
     assert [bytes(claim.ended) for claim in worker.held.claims] in ([b"\1\0"], [b"\0"])
     worker.finish()

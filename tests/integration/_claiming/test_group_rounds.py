@@ -66,7 +66,7 @@ def test_a_round_claims_and_settles_in_one_call(claims: Fetcher, topic: Topic, r
         assert sorted(delivery.slot for delivery in deliveries) == list(range(SLOTS)), "each slot has its share"
         seen += texts(deliveries)
         for delivery in deliveries:
-            delivery.mark(ACKED)
+            delivery.claim.settle_open(ACKED, (delivery.row,))
     before = script_calls(redis_client)
     assert claims.claim(0, select(deliveries)).unsent == []
     assert script_calls(redis_client) == before + 1
@@ -81,7 +81,7 @@ def test_a_slot_that_fails_hides_none_of_the_others(
     found = claims.claim(SLOTS).deliveries
     redis_client.set(group_keys(topic.name, 1, "g").retry, "someone else's")
     for delivery in found:
-        delivery.mark(ACKED)
+        delivery.claim.settle_open(ACKED, (delivery.row,))
     with caplog.at_level(logging.WARNING):
         round_ = claims.claim(3, select(found))
     assert texts(deliveries_of(round_.unsent)) == ["s1 m0"]
@@ -111,6 +111,6 @@ def test_a_reply_that_cannot_be_read_is_that_of_one_slot(
             pending: Any = [redis_client.xpending(f"{topic.name}_{slot}", "g")["pending"] for slot in others]
             assert sum(pending) == len(deliveries), "nothing is claimed that is not handed over"
             for delivery in deliveries:
-                delivery.mark(ACKED)
+                delivery.claim.settle_open(ACKED, (delivery.row,))
     assert "that RMQ cannot read" in caplog.text
     assert sorted(seen) == sorted(f"s{slot} m{n}" for slot in others for n in range(3))

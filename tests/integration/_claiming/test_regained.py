@@ -35,7 +35,7 @@ def test_what_was_handled_before_is_settled_before_the_new_epoch_fences_the_old_
     planner.set_owned(dict.fromkeys(range(2), BEFORE))
     wait_until(has_all)
     for delivery in held:
-        delivery.mark(ACKED)
+        delivery.claim.settle_open(ACKED, (delivery.row,))
     planner.set_owned(dict.fromkeys(range(2), NOW))
     for slot in range(2):
         planner.expect(slot)
@@ -52,7 +52,7 @@ def test_what_was_handled_before_is_settled_before_the_new_epoch_fences_the_old_
 
     wait_until(has_last)
     assert [(delivery.text, delivery.owner.epoch) for delivery in last] == [("x", NOW.epoch)]
-    last[0].mark(ACKED)
+    last[0].claim.settle_open(ACKED, (last[0].row,))
     claims.claim(0, select(last))
 
 
@@ -89,11 +89,11 @@ def test_nothing_is_claimed_beside_what_is_still_being_handled(at_work: tuple[Cl
         planner.expect(0)
         assert not planner.plan(1, select([first])).requests
         assert not planner.plan(1, [], lambda: [first.claim]).requests
-    first.mark(ACKED)
+    first.claim.settle_open(ACKED, (first.row,))
     second = claim_one(planner, claims, [first])
     assert (first.lost, second.text != first.text, second.owner.epoch) == (False, True, NOW.epoch)
     assert not planner.regained
-    second.mark(ACKED)
+    second.claim.settle_open(ACKED, (second.row,))
     claims.claim(0, select([second]))
 
 
@@ -117,7 +117,7 @@ def test_a_slot_that_goes_away_again_is_remembered(at_work: tuple[ClaimPlanner, 
     planner.set_owned({0: NOW})
     planner.expect(0)
     assert not planner.plan(1, select([first])).requests
-    first.mark(ACKED)
+    first.claim.settle_open(ACKED, (first.row,))
     claims.claim(0, select([first]))
 
 

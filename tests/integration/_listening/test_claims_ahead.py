@@ -334,7 +334,7 @@ def test_what_is_settled_ahead_is_under_way_until_it_is_collected(
     claims = Fetcher(planner, HOLDER)
     found = claims.claim(2).deliveries
     for delivery in found:
-        delivery.mark(ACKED)
+        delivery.claim.settle_open(ACKED, (delivery.row,))
         delivery.claim.busy = True
     assert not claims.is_ahead
     begun = claims.begin(planner.plan(2), select(found))
@@ -368,7 +368,7 @@ def test_an_error_of_a_claim_ahead_is_raised_and_its_outcomes_are_sent_again(
     planner.expect(0)
     found = claims.claim(2).deliveries
     for delivery in found:
-        delivery.mark(ACKED)
+        delivery.claim.settle_open(ACKED, (delivery.row,))
     redis_client.set(keys.retry, "someone else's")
     claims.begin(planner.plan(2), select(found))
     round_ = claims.collect()

@@ -55,7 +55,7 @@ def test_it_polls_no_more_once_hints_are_proven_and_hears_them(name: str, server
 
 def test_a_report_that_is_gone_comes_again(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmq._listening.watcher.BEAT_S", 0.1)
-    monkeypatch.setattr("rmq._listening.heartbeat.BEAT_S", 0.1)
+    monkeypatch.setattr("rmq._listening.listener_set.BEAT_S", 0.1)
     with side_of("threads") as side, side.client(server.url) as client, server.connect() as plain:
         client.listener(TOPIC)(print)
         client.start(idle="economy")
@@ -78,7 +78,7 @@ def test_a_report_that_failed_is_tried_again_soon(server: RedisServer, monkeypat
         report(self, info)
 
     monkeypatch.setattr(Heartbeat, "_report", failing_once)
-    monkeypatch.setattr("rmq._listening.heartbeat.BEAT_S", 0.1)
+    monkeypatch.setattr("rmq._listening.listener_set.BEAT_S", 0.1)
     with side_of("threads") as side, side.client(server.url) as client:
         client.listener(TOPIC)(print)
         client.start(idle="economy")
@@ -90,10 +90,10 @@ def test_a_report_that_failed_is_tried_again_soon(server: RedisServer, monkeypat
 def test_it_reads_the_time_of_redis_again(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where its clock goes slower, or stands still as a machine sleeps, it looked silent for good."""
     began_s = time.monotonic()
-    monkeypatch.setattr("rmq._listening.heartbeat.monotonic_s", lambda: began_s + (time.monotonic() - began_s) / 2)
-    monkeypatch.setattr("rmq._listening.heartbeat.TRUST_S", 0.3)
+    monkeypatch.setattr("rmq._listening.listener_set.monotonic_s", lambda: began_s + (time.monotonic() - began_s) / 2)
+    monkeypatch.setattr("rmq._listening.listener_set.TRUST_S", 0.3)
     monkeypatch.setattr("rmq._listening.watcher.BEAT_S", 0.1)
-    monkeypatch.setattr("rmq._listening.heartbeat.BEAT_S", 0.1)
+    monkeypatch.setattr("rmq._listening.listener_set.BEAT_S", 0.1)
     with side_of("threads") as side, side.client(server.url) as client:
         client.listener(TOPIC)(print)
         client.start(idle="economy")

@@ -18,9 +18,9 @@ import redis
 import yaml
 
 from rmq import Consumer, PriorityMessage, RmqClient, Topic, TopicType
-from rmq._processes import deployment, local_cluster
-from rmq._processes.java import find_java
+from rmq._processes import local_cluster
 from rmq._processes.local_cluster import LocalClusterError, State
+from rmq._processes.server_programs import find_java
 from rmq._processes.zookeeper import JUTE_MAXBUFFER, find_classpath
 from rmq.demo import price_stream
 from tests.support.core import Address, Topology, parse_url
@@ -38,10 +38,10 @@ def compose() -> dict[str, Any]:
 
 def test_redis_is_set_up_as_locally(compose: dict[str, Any]) -> None:
     services = compose["services"]
-    names = (*deployment.MASTERS, *deployment.REPLICAS)
+    names = (*local_cluster.MASTERS, *local_cluster.REPLICAS)
     assert {name for name in services if name.startswith("redis")} == set(names)
     for name in names:
-        assert services[name]["command"] == ["redis-server", *deployment.redis_arguments()]
+        assert services[name]["command"] == ["redis-server", *local_cluster.redis_arguments()]
         assert services[name]["volumes"] == [f"{name}:/data"]
         assert services[name]["healthcheck"]["test"] == ["CMD-SHELL", "redis-cli ping | grep -q PONG"]
 
@@ -62,26 +62,26 @@ def test_fixed_addresses_are_dealt_out_to_nobody_else(chosen: str | None) -> Non
 
 
 def test_the_redis_cluster_is_made_of_the_same_parts(compose: dict[str, Any]) -> None:
-    parts = (deployment.MASTERS, deployment.REPLICAS)
+    parts = (local_cluster.MASTERS, local_cluster.REPLICAS)
     masters, replicas = (",".join(f"{name}:6379" for name in part) for part in parts)
     setup = compose["services"]["cluster-setup"]
     assert setup["command"] == ["python", "-m", "rmq._processes.redis_cluster", masters, replicas]
     assert setup["depends_on"] == {
-        name: {"condition": "service_healthy"} for name in (*deployment.MASTERS, *deployment.REPLICAS)
+        name: {"condition": "service_healthy"} for name in (*local_cluster.MASTERS, *local_cluster.REPLICAS)
     }
 
 
 def test_zookeeper_is_set_up_as_locally(compose: dict[str, Any]) -> None:
     services = compose["services"]
-    assert {name for name in services if name.startswith("zookeeper")} == set(deployment.ZOOKEEPERS)
-    ensemble = " ".join(f"server.{i}={name}:2888:3888;2181" for i, name in enumerate(deployment.ZOOKEEPERS, 1))
-    for number, name in enumerate(deployment.ZOOKEEPERS, 1):
+    assert {name for name in services if name.startswith("zookeeper")} == set(local_cluster.ZOOKEEPERS)
+    ensemble = " ".join(f"server.{i}={name}:2888:3888;2181" for i, name in enumerate(local_cluster.ZOOKEEPERS, 1))
+    for number, name in enumerate(local_cluster.ZOOKEEPERS, 1):
         environment = services[name]["environment"]
         assert environment["ZOO_MY_ID"] == str(number)
         assert environment["ZOO_SERVERS"] == ensemble
-        assert environment["ZOO_TICK_TIME"] == str(deployment.ZOOKEEPER_TICK_MS)
+        assert environment["ZOO_TICK_TIME"] == str(local_cluster.ZOOKEEPER_TICK_MS)
         assert environment["JVMFLAGS"] == f"-Djute.maxbuffer={JUTE_MAXBUFFER}"
-        for setting, value in deployment.ZOOKEEPER_SETTINGS.items():
+        for setting, value in local_cluster.ZOOKEEPER_SETTINGS.items():
             autopurge = setting.startswith("autopurge")  # the image's names for these have fewer underscores
             words = setting.replace(".", "_") if autopurge else re.sub(r"(?=[A-Z])", "_", setting)
             assert environment["ZOO_" + words.upper()] == value
@@ -89,14 +89,14 @@ def test_zookeeper_is_set_up_as_locally(compose: dict[str, Any]) -> None:
 
 def test_workers_and_producer_run_as_locally(compose: dict[str, Any]) -> None:
     worker, producer = compose["services"]["worker"], compose["services"]["producer"]
-    assert tuple(worker["command"]) == (*deployment.WORKER_COMMAND, *METRICS_OF_WORKERS)
-    assert worker["deploy"]["replicas"] == deployment.WORKERS
-    assert tuple(producer["command"]) == deployment.PRODUCER_COMMAND
-    redis = [Address(name, 6379) for name in (*deployment.MASTERS, *deployment.REPLICAS)]
-    zookeepers = [Address(name, 2181) for name in deployment.ZOOKEEPERS]
+    assert tuple(worker["command"]) == (*local_cluster.WORKER_COMMAND, *METRICS_OF_WORKERS)
+    assert worker["deploy"]["replicas"] == local_cluster.WORKERS
+    assert tuple(producer["command"]) == local_cluster.PRODUCER_COMMAND
+    redis = [Address(name, 6379) for name in (*local_cluster.MASTERS, *local_cluster.REPLICAS)]
+    zookeepers = [Address(name, 2181) for name in local_cluster.ZOOKEEPERS]
     for service in (worker, producer):
-        assert service["environment"] == deployment.environment(redis, zookeepers)
-        assert set(service["depends_on"]) == {"cluster-setup", *deployment.ZOOKEEPERS}
+        assert service["environment"] == local_cluster.environment_of(redis, zookeepers)
+        assert set(service["depends_on"]) == {"cluster-setup", *local_cluster.ZOOKEEPERS}
     assert parse_url(worker["environment"]["RMQ_URL"]).topology is Topology.CLUSTER
 
 
@@ -266,13 +266,13 @@ def _redis_runs(folder: Path) -> bool:
 def _assert_whole(state: State) -> None:
     """Look at each node: all know all, all hash slots are served, each master has its replica."""
     replicas = 0
-    for name in (*deployment.MASTERS, *deployment.REPLICAS):
+    for name in (*local_cluster.MASTERS, *local_cluster.REPLICAS):
         with redis.Redis(port=state.ports[name]) as client:
             info: Any = client.cluster("INFO")
             assert (info["cluster_state"], info["cluster_slots_ok"]) == ("ok", "16384")
             assert info["cluster_known_nodes"] == "6"
             replicas += int(client.info("replication")["connected_slaves"])
-    assert replicas == len(deployment.REPLICAS)
+    assert replicas == len(local_cluster.REPLICAS)
 
 
 def _pid_of(folder: Path, name: str) -> int:

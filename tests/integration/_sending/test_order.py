@@ -19,8 +19,8 @@ from rmq import (
 )
 from rmq.errors import SendError
 from rmq.spark.marks import Mark
-from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout
+from rmq.spark.sink.encoding import BadRows
 from rmq.spark.sink.sender import Sending, TaskSender
 from tests.conftest import MakeTopic
 from tests.support.core import BATCH, BODY, Call, Connections, Dispatch, Message, Rows, encode, parse_url, slot_keys

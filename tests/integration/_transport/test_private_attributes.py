@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 RMQ = Path(__file__).parents[3] / "rmq"
 USED = {
     "rmq/_io/wire.py": {"_sock"},
-    "rmq/aio/wire.py": {"_reader", "_writer", "_sock", "_closed"},
+    "rmq/aio/backend.py": {"_reader", "_writer", "_sock", "_closed"},
     "rmq/_ownership/zookeeper.py": {"_connection", "_connect"},
 }
 """File -> the private attributes of objects of redis-py, kazoo and asyncio's transports in it."""

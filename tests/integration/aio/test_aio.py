@@ -30,9 +30,8 @@ from rmq import (
 )
 from rmq._io.wire import Wire
 from rmq.aio import DelayedQueue, Delivery, DeliveryColumns, RmqClient
-from rmq.aio.backend import call_semaphore
+from rmq.aio.backend import async_wire_factory, call_semaphore
 from rmq.aio.greenlets import TaskGroup
-from rmq.aio.wire import async_wire_factory
 from rmq.errors import ClientClosedError, InvalidValueError, RmqError, TopicMismatchError
 from tests.conftest import MakeTopic
 from tests.support.clients import limits_of

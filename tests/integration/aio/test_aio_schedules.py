@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 import pytest
 
 from rmq import RmqClient, Schedule, SchedulePut, Topic, TopicType, aio
-from rmq._schedules.runner import ScheduleRunner
 from rmq._schedules.schedule import RECURRING
+from rmq._schedules.schedules import ScheduleRunner
 from rmq.testing import Server, run_schedules, sent
 from tests.support.waiting import LIMIT_S, wait_until
 

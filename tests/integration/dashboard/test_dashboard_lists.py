@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from rmq import FixedTimeMessage, PriorityMessage, RmqClient, Topic, TopicType
-from rmq.dashboard.listing import FARTHEST, PAGE, Listing, list_messages
+from rmq.dashboard.queries import FARTHEST, PAGE, Listing, list_messages
 from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic
 from tests.support.cli import bury

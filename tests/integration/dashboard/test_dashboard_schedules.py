@@ -11,7 +11,7 @@ import pytest
 
 from rmq import RmqClient, Schedule, Topic, TopicType
 from rmq.dashboard.pages import MOST_SCHEDULES
-from rmq.dashboard.settings import Settings
+from rmq.dashboard.security import Settings
 from rmq.testing import Server, run_schedules
 from tests.support.dashboard import served
 from tests.support.waiting import wait_until

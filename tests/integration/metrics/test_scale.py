@@ -21,7 +21,7 @@ import yaml
 from rmq import LadderRetry, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, TopicType
 from rmq.errors import RedisUnavailableError
 from rmq.metrics import Scale, scale, serve
-from rmq.metrics.scale import ScalePages
+from rmq.metrics.server import ScalePages
 from tests.conftest import MakeTopic
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -30,7 +30,7 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs/operate/autoscaling.md").rea
 MANIFESTS: list[str] = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 ANSWERS: list[str] = re.findall(r"^```json\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
-MODULE = import_module("rmq.metrics.scale")
+MODULE = import_module("rmq.metrics.server")
 """The name in the package is that of its function."""
 
 Ask = Callable[[str], tuple[int, dict[str, Any]]]

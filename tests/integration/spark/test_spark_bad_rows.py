@@ -12,8 +12,8 @@ import redis
 
 from rmq import Topic, TopicType
 from rmq.spark.marks import Mark
-from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout
+from rmq.spark.sink.encoding import BadRows
 from rmq.spark.sink.sender import Counts, Sending, TaskSender
 from tests.conftest import MakeTopic
 from tests.support.core import Connections, EncodedMessage, Rows, sent_key, slot_keys

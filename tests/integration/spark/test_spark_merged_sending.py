@@ -38,9 +38,8 @@ from rmq import (
 from rmq.errors import BacklogFullError, BatchChangedError, CollectionFullError, InvalidValueError
 from rmq.spark.marks import Mark, Once, send_once
 from rmq.spark.options import parse_options
-from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout, layout_of
-from rmq.spark.sink.encoding import encode_rows
+from rmq.spark.sink.encoding import BadRows, encode_rows
 from rmq.spark.sink.sender import Counts, Sending, TaskSender
 from tests.conftest import MakeTopic
 from tests.support.core import (

@@ -6,8 +6,8 @@ import pytest
 import redis
 
 from rmq import TopicType
-from rmq.spark.sink import pacing
-from rmq.spark.sink.pacing import KEEP_S, Limit, TaskPace, sent_so_far
+from rmq.spark.sink import sender
+from rmq.spark.sink.sender import KEEP_S, Limit, TaskPace, sent_so_far
 from tests.conftest import MakeTopic
 from tests.support.core import Connections, parse_url, write_rate_key
 
@@ -19,7 +19,7 @@ def test_a_write_that_takes_longer_than_its_bucket_is_kept_goes_on_counting(
     key = write_rate_key(topic.name, limit.name)
     connections = Connections(parse_url(redis_url), deadline_s=10.0)
     now_s = [1_000.0]
-    monkeypatch.setattr(pacing, "monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr(sender, "monotonic_s", lambda: now_s[0])
     try:
         pace = TaskPace(connections, topic, limit)
         for _ in range(3):

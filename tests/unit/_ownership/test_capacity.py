@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from rmq._ownership.assignment import Share, assign
-from rmq._ownership.capacity import SESSION_BYTES, SessionBudget, assign_within
-from rmq._ownership.documents import WorkerDocument
+from rmq._ownership.assignment import SESSION_BYTES, SessionBudget, Share, assign, assign_within
 from rmq._ownership.leading import decide
 from rmq._ownership.machine import WorkerMachine
-from rmq._ownership.values import SlotKey, Stat
+from rmq._ownership.values import SlotKey, Stat, WorkerDocument
 
 JUTE_MAXBUFFER = 1_048_575
 SESSION = 7

@@ -11,7 +11,6 @@ from math import inf
 import pytest
 
 from rmq._ownership.assignment import MAX_NODE_BYTES, Assignment
-from rmq._ownership.documents import WorkerDocument, node_name, owner_path, slots_from_definition, topic_name
 from rmq._ownership.leading import decide, other_redis_workers
 from rmq._ownership.machine import Plan, WorkerMachine
 from rmq._ownership.member import Member
@@ -28,7 +27,15 @@ from rmq._ownership.requests import (
     Request,
     Sync,
 )
-from rmq._ownership.values import SlotKey, Stat
+from rmq._ownership.values import (
+    SlotKey,
+    Stat,
+    WorkerDocument,
+    node_name,
+    owner_path,
+    slots_from_definition,
+    topic_name,
+)
 from rmq.errors import UnreadableDocumentError
 
 ONE, TWO = ("t", 1), ("t", 2)

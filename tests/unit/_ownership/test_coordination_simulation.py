@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rmq._ownership.assignment import Assignment
-from rmq._ownership.documents import (
+from rmq._ownership.machine import WorkerMachine
+from rmq._ownership.member import Member
+from rmq._ownership.requests import UNKNOWN, Reply, Request
+from rmq._ownership.values import (
     ASSIGNMENT,
     ENSEMBLE,
     OWNERS,
     TOPICS,
+    SlotKey,
     WorkerDocument,
     owner_path,
     owners_path,
     topic_path,
 )
-from rmq._ownership.machine import WorkerMachine
-from rmq._ownership.member import Member
-from rmq._ownership.requests import UNKNOWN, Reply, Request
-from rmq._ownership.values import SlotKey
 from tests.support.simulated_zookeeper import SimulatedZooKeeper
 
 if TYPE_CHECKING:

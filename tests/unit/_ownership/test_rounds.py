@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from rmq._model.times import monotonic_s
-from rmq._ownership.documents import LEADER, WorkerDocument
 from rmq._ownership.machine import WorkerMachine
 from rmq._ownership.member import Member
 from rmq._ownership.requests import UNKNOWN, Create, Reply, Request
 from rmq._ownership.rounds import Rounds
-from rmq._ownership.values import Ownership
+from rmq._ownership.values import LEADER, Ownership, WorkerDocument
 from rmq.errors import CoordinationError
 from tests.support.simulated_zookeeper import SimulatedZooKeeper
 

@@ -10,12 +10,12 @@ import pytest
 
 from rmq import GroupSlot, GroupStats, Minute, SlotStats, Topic, TopicStats, TopicType
 from rmq.dashboard import queries
+from rmq.dashboard.app import listening
 from rmq.dashboard.charts import HEIGHT, MOST_POINTS, WIDTH, Line, draw, heat, nice_top, short
 from rmq.dashboard.pages import slot_basis
 from rmq.dashboard.queries import Cache, Sample, Samples, basis_for
 from rmq.dashboard.rendering import MOST_TEXT, message_link, payload
-from rmq.dashboard.server import listening
-from rmq.dashboard.settings import Credentials, Settings
+from rmq.dashboard.security import Credentials, Settings
 from rmq.errors import InvalidValueError
 from tests.support.waiting import wait_until
 

@@ -25,7 +25,7 @@ from rmq.demo.jobs import (
     tier_of,
 )
 from rmq.demo.orders import OrderLine, price_changes, read_orders
-from rmq.demo.play import Pace
+from rmq.demo.worker import Pace
 
 NINE = datetime(2011, 12, 8, 9)
 

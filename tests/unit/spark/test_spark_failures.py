@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from rmq.errors import InvalidValueError, RmqError
-from rmq.spark import failures
-from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
+from rmq.spark import jobs
+from rmq.spark.jobs import SPARK_ERRORS, one_line, plain_errors
 
 TRACE = "\n\tat org.apache.spark.sql.Dataset.collect(Dataset.scala:1)\nCaused by: java.io.IOException: less"
 OF_A_WORKER = (
@@ -60,6 +60,6 @@ def test_without_py4j_as_a_client_of_spark_connect_is_it_is_imported_all_the_sam
     try:
         with monkeypatch.context() as without:
             without.setitem(sys.modules, "py4j.protocol", None)
-            assert importlib.reload(failures).SPARK_ERRORS == (PySparkException,)
+            assert importlib.reload(jobs).SPARK_ERRORS == (PySparkException,)
     finally:
-        importlib.reload(failures)
+        importlib.reload(jobs)

@@ -14,7 +14,7 @@ from rmq.spark import options as options_module
 from rmq.spark import save
 from rmq.spark.options import PLAN_S, Options, check_read, check_source, parse_options
 from rmq.spark.schema import MORE, check_schema, of_reads
-from rmq.spark.sink.bad_rows import open_folder
+from rmq.spark.sink.encoding import open_folder
 from rmq.spark.sink.writer import BatchWriter
 from rmq.spark.source import waiting
 from rmq.spark.source.batches import Batch

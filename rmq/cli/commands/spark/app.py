@@ -17,7 +17,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from rmq.cli.commands.dead import redriven
+from rmq.cli.commands.messages import redriven
 from rmq.cli.console import Session, cut, make_group, new_table, register
 from rmq.cli.options import PER_SECOND, DueIn, NewPriority, duration, instant, parse_day, typed
 from rmq.errors import InvalidValueError, RmqError
@@ -66,7 +66,7 @@ def spark_running(
         RmqError: The extra `spark-local` or Java is missing, Redis does not answer, or the job failed.
     """
     with needs_spark():
-        from rmq.spark.failures import plain_errors
+        from rmq.spark.jobs import plain_errors
         from rmq.spark.session import open_session, watch_tasks
     with session.client() as client, plain_errors():
         client.topics()  # so that a Redis that does not answer fails here, and not in Spark's tasks

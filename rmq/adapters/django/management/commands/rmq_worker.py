@@ -17,7 +17,7 @@ from django.utils.module_loading import module_has_submodule
 
 from rmq import Listener, scan
 from rmq.adapters._process import HANG_HELP, OPTIONS, run_worker
-from rmq.adapters.django.settings import new_client
+from rmq.adapters.django import new_client
 from rmq.errors import RmqError
 from rmq.spi import end_with_parent, run_reloading
 

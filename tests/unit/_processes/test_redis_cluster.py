@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmq._processes.cluster_plan import NodeView, missing_parts, next_steps, parse_node
+from rmq._processes.redis_cluster import NodeView, missing_parts, next_steps, parse_node
 from rmq._servers.urls import Address
 
 FIRST, SECOND = Address("10.0.0.1", 7001), Address("10.0.0.2", 7002)
