@@ -17,7 +17,7 @@ from rmq._io.reports import reporter
 from rmq._io.wire import ReplyError, Wire, WireBrokenError, pack
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
-from rmq._servers.node import Node
+from rmq._servers.nodes import Node
 from rmq._servers.server_check import SHARDED_PUBLISH, not_executed
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError

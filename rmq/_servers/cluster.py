@@ -15,8 +15,7 @@ from rmq._io.wire import ReplyError, WireBrokenError, WireTimeoutError
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
 from rmq._servers.cluster_map import Redirect, SlotMap, hash_slot, parse_slot_map
-from rmq._servers.node import Node, NodeFactory
-from rmq._servers.router import Router
+from rmq._servers.nodes import Node, NodeFactory, Router
 from rmq._servers.server_check import SHARDED_PUBLISH, not_executed
 from rmq._servers.urls import Address, RedisUrl
 from rmq.errors import InvalidUrlError, RedisUnavailableError, RmqError

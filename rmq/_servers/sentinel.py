@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from rmq._io.reports import reporter
 from rmq._io.wire import ReplyError, Wire, WireBrokenError
 from rmq._model.times import monotonic_s
-from rmq._servers.node import CONNECT_S, Node, NodeFactory
-from rmq._servers.router import Router
+from rmq._servers.nodes import CONNECT_S, Node, NodeFactory, Router
 from rmq._servers.urls import Address, RedisUrl, parse_address
 from rmq.errors import RedisUnavailableError
 

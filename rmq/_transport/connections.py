@@ -16,8 +16,7 @@ from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
 from rmq._servers.cluster import ClusterRouter
 from rmq._servers.durability import Durability
-from rmq._servers.node import Node, NodeFactory
-from rmq._servers.router import Router, StandaloneRouter
+from rmq._servers.nodes import Node, NodeFactory, Router, StandaloneRouter
 from rmq._servers.sentinel import SentinelRouter
 from rmq._servers.server_check import not_executed
 from rmq._servers.urls import Address, RedisUrl, Topology

@@ -14,8 +14,7 @@ from rmq._io.backend import Runtime
 from rmq._io.wire import NOTHING, ReplyError, Wire, WireBrokenError, WireTimeoutError
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
-from rmq._servers.node import Node
-from rmq._servers.router import Router
+from rmq._servers.nodes import Node, Router
 from rmq._transport.exchange import Exchange, RequestBatch
 from rmq.errors import RmqError
 

@@ -15,8 +15,7 @@ from rmq._io.backend import Runtime
 from rmq._io.wire import NOTHING, ReplyError, Wire, WireBrokenError, WireTimeoutError
 from rmq._model.times import monotonic_s
 from rmq._servers.combiner import WaitingCall
-from rmq._servers.node import Node
-from rmq._servers.router import Router
+from rmq._servers.nodes import Node, Router
 from rmq._servers.server_check import AOF_TROUBLE
 from rmq._servers.urls import Address
 from rmq._transport.call import Call, join

@@ -119,7 +119,7 @@ PLANTS = (
             "        (node.give_back if isinstance(error, WireTimeoutError) else type(wire).close)(wire)\n"
             "        if not isinstance(error, WireBrokenError):",
         ),
-        ("rmq._servers.node:Node.idle_wire", "if not wire.can_read():", "if True:"),
+        ("rmq._servers.nodes:Node.idle_wire", "if not wire.can_read():", "if True:"),
     ),
     _python(
         "a send whose reply is lost counts as accepted",

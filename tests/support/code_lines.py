@@ -30,8 +30,8 @@ CEILINGS = {
     "rmq/_registry": 645,
     "rmq/_schedules": 501,
     "rmq/_sending": 610,
-    "rmq/_servers": 1_201,
-    "rmq/_transport": 1_437,
+    "rmq/_servers": 1_191,
+    "rmq/_transport": 1_434,
     "rmq/adapters": 340,
     "rmq/aio": 1_597,
     "rmq/cli": 3_337,
@@ -46,7 +46,7 @@ CEILINGS = {
     "rmq/*.py": 780,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_478,
+    "tests": 79_477,
     "benchmarks": 6_000,
 }
 """Lines of code of a package; one that is not listed may have none."""

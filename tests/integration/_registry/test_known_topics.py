@@ -204,7 +204,7 @@ def test_a_look_that_was_broken_off_comes_again(hasty: RedisServer, monkeypatch:
     with RmqClient(hasty.url) as client:
         producer = client.producer(topic)
         with monkeypatch.context() as broken:
-            broken.setattr("rmq._servers.node.Node.ask_soon", _interrupt)
+            broken.setattr("rmq._servers.nodes.Node.ask_soon", _interrupt)
             with pytest.raises(KeyboardInterrupt):
                 producer.send(PriorityMessage("m", 1))
         hasty.connect().flushall()

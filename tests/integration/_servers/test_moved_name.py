@@ -132,7 +132,7 @@ def test_an_economical_worker_follows_by_its_report(name: Name, topic: Topic, mo
 
 
 def test_a_replica_can_still_be_read(name: Name, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq._servers.router.LOOK_S", 0.0)
+    monkeypatch.setattr("rmq._servers.nodes.LOOK_S", 0.0)
     with RmqClient(name.url) as client:
         client.producer(topic).send(PriorityMessage("a", 100))
 

@@ -333,7 +333,7 @@ def test_a_connection_that_nobody_has_needed_for_long_is_closed(
         open_before = len(plain.client_list())
         for wire in wires:
             node.give_back(wire)
-        monkeypatch.setattr("rmq._servers.node.UNUSED_S", 0.05)
+        monkeypatch.setattr("rmq._servers.nodes.UNUSED_S", 0.05)
 
         def only_one_is_left() -> bool:
             time.sleep(0.01)

@@ -10,7 +10,7 @@ import pytest
 
 from rmq._io.backend import THREADS, Event, Runtime
 from rmq._io.wire import WireTimeoutError
-from rmq._servers.node import Node
+from rmq._servers.nodes import Node
 from rmq._servers.urls import Address
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from rmq._io.backend import THREADS
 from rmq._servers.durability import parse_durability
-from rmq._servers.node import Node, NodeFactory
-from rmq._servers.router import DOUBT_S, Router, StandaloneRouter
+from rmq._servers.nodes import DOUBT_S, Node, NodeFactory, Router, StandaloneRouter
 from rmq._servers.urls import parse_url
 
 
@@ -33,7 +32,7 @@ class Counting(Router):
 @pytest.fixture
 def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now_s = [100.0]
-    monkeypatch.setattr("rmq._servers.router.monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr("rmq._servers.nodes.monotonic_s", lambda: now_s[0])
     return now_s
 
 
