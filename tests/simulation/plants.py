@@ -194,13 +194,11 @@ PLANTS = (
     # schedules
     _schedules(
         "a schedule is released before its send",
-        (f"{RUNNER}._run", "producer.send(", "delivery.mark(Outcome(Verb.RELEASE, due_ms=next_ms)); producer.send("),
         (
-            f"{RUNNER}.__call__",
-            "delivery.mark(self._run(",
-            "(lambda run: delivery.outcome or delivery.mark(run))(self._run(",
+            f"{RUNNER}._run",
+            "producer.send(",
+            "delivery.claim.settle_open(Outcome(Verb.RELEASE, due_ms=next_ms), (delivery.row,)); producer.send(",
         ),
-        (f"{RUNNER}._put_off", "delivery.mark(", "delivery.outcome or delivery.mark("),
     ),
     _schedules(
         "the next time of a schedule is computed from the worker's clock",

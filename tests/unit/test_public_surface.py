@@ -52,7 +52,6 @@ ONLY_THREADS = {
     "Delivery.decode": "for the listeners",
     "Delivery.decoded": "for the listeners",
     "Delivery.forget_payload": "for the listeners",
-    "Delivery.mark": "for the settlements",
     "Delivery.refuse_if_settled": "for the settlements",
     "Delivery.row": "for the settlements",
     "DelayedQueue.claim": "what `taking` is built of",
