@@ -43,6 +43,14 @@ def run(*command: str, cwd: Path) -> str:
     return done.stdout
 
 
+def test_each_test_that_ci_names_is_there() -> None:
+    named = {
+        name for file in (".ci/run", "Makefile") for name in re.findall(r"\btests/[\w/*.]+", (ROOT / file).read_text())
+    }
+    assert len(named) > 20
+    assert [name for name in named if not any(ROOT.glob(name.rstrip("/.")))] == []
+
+
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the source distribution and the wheel that was built from it."""
