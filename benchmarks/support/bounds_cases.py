@@ -15,7 +15,7 @@ from tests.support import core
 from tests.support.core import Call, ClaimPart, Outcomes, claims, control, dead, shared, streams, viewing
 from tests.support.one_slot import claim_group, claim_slot, settle_group, settle_slot
 
-MAX_BATCH, NACK_BATCH, CONTROL_BATCH = claims.MAX_BATCH, claims.NACK_BATCH, claims.CONTROL_BATCH
+MAX_BATCH, NACK_BATCH, CONTROL_BATCH = claims.MAX_BATCH, claims.NACK_BATCH, control.CONTROL_BATCH
 SLOTS_A_CLAIM = core.MOST_WEIGHT // (core.CLAIM_WEIGHT + 10)
 PORTION = 4
 """Bodies of 1 MiB that the nacks of one call may bury."""

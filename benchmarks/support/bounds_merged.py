@@ -240,8 +240,8 @@ MERGED = [
     *merged("redrive", "into fresh copies",
             lambda slot: slot.fresh(slot.dead(slot.some(NACK_BATCH)), FAR), REDRIVE),
     *merged("reschedule", BESIDE,
-            lambda slot: slot.fresh(slot.waiting(slot.some(claims.CONTROL_BATCH), 60), FAR), RESCHEDULE),
+            lambda slot: slot.fresh(slot.waiting(slot.some(control.CONTROL_BATCH), 60), FAR), RESCHEDULE),
     *merged("promote", BESIDE,
-            lambda slot: slot.fresh(slot.waiting(slot.some(claims.CONTROL_BATCH), 60), FAR),
+            lambda slot: slot.fresh(slot.waiting(slot.some(control.CONTROL_BATCH), 60), FAR),
             on(control.promote, FILLED, "me")),
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from rmq import Topic, TopicType
 from tests.lua.cases import Example, script_of
 from tests.lua.every_case import QUEUES
 from tests.support import core
-from tests.support.core import Call, EncodedMessage, claims
+from tests.support.core import Call, EncodedMessage, Script, claims
 from tests.support.one_slot import claim_group
 
 MIB = 1_048_576
@@ -248,13 +248,13 @@ def by_examples(tables: Iterable[Case], fill: Fill) -> Iterator[Case]:
     for name, example in QUEUES.items():
         script = core.default_scripts()[script_of(name)]
         if script.name not in measured and script.args.tail in (None, "contents"):
-            make = partial(_example, example, len(script.args.required) if script.args.tail else None)
-            yield case(script.name, name, fill, make, example.kind, **example.settings)
+            many, make = script.args.tail is not None, partial(_example, example, script)
+            yield case(script.name, name, fill if many else empty, make, example.kind, sizes=many, **example.settings)
 
 
-def _example(example: Example, number: int | None, place: Place, contents: list[bytes]) -> Call[Any]:
+def _example(example: Example, script: Script, place: Place, contents: list[bytes]) -> Call[Any]:
     call = example.make(place.topic, example.unseeded)
-    return call if number is None else call._replace(args=[*call.args[:number], *contents])
+    return call._replace(args=[*call.args[: len(script.args.required)], *contents]) if script.args.tail else call
 
 
 def empty(place: Place) -> None:

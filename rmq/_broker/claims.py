@@ -347,7 +347,8 @@ def look(topic: Topic, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
 
 
 LOOKS = Joining(0, list)
-"""Calls of `look` are joined as they are, and the result is that of a call of all their slots."""
+"""How `join` joins calls of `look`: the reply is that of one call of all their slots. It has no part for each of them,
+so they must not share round trips, see `SharedCalls`."""
 
 
 def due_times(reply: list[bytes]) -> tuple[int, list[int]]:

@@ -258,6 +258,9 @@ class Consumer(Generic[PayloadT]):
                 cost = inf
                 if sum([len(rows) for _, rows in selections]) <= MOST_SHARED_ROWS:
                     cost = sum([len(claim.rows.names[row]) for claim, rows in selections for row in rows])
+                    # acks delete bodies, 12 MiB in a millisecond; a burial copies them, and a nack may merge them
+                    if not all([claim.outcomes[row] in (ACKED, None) for claim, rows in selections for row in rows]):
+                        cost = bytes_of(selections)
                 results = [self._connections.run_shared(calls[0], cost)]
             elif calls:
                 connections, kind = self._connections, (self.topic.name, calls[0].script)

@@ -260,15 +260,14 @@ class HandlerInvoker:
         try:
             delivery.decode()
         except PayloadError as error:
-            outcome = failed(Verb.BURY, 0, error, delivery.topic.keep_attempts)
+            delivery.claim.settle_open(failed(Verb.BURY, 0, error, delivery.topic.keep_attempts), (delivery.row,))
             log.warning("%r was buried: %s", delivery, error)
+            return True
         except BaseException as error:
-            outcome = failed(Verb.NACK, None, error, delivery.topic.keep_attempts)
+            delivery.claim.settle_open(failed(Verb.NACK, None, error, delivery.topic.keep_attempts), (delivery.row,))
             log.warning("the payload of %r could not be decoded: %s(%r)", delivery, *describe(error))
-        else:
-            return False
-        delivery.claim.settle_open(outcome, (delivery.row,))
-        return True
+            return True
+        return False
 
     def _release_others(self, ready: list[Selection], late: list[Selection]) -> list[Selection]:
         """Release rows that are late, and those whose slots have other owners; return the rest."""

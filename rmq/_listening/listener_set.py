@@ -34,6 +34,7 @@ from rmq._registry import shared
 from rmq._registry.known_topics import LOOK_S, KnownTopics
 from rmq._schedules.schedule import RECURRING
 from rmq._schedules.schedules import ScheduleRunner
+from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.refusals import NO_RIGHT
 from rmq.errors import ClientClosedError, RmqError, ScriptFailedError
@@ -113,13 +114,18 @@ class Heartbeat(Background):
             reported, redis_ms, reported_s = self._last_report
             since_s = monotonic_s() - reported_s
             now_ms, trusted = redis_ms + int(since_s * 1000), since_s < TRUST_S
-            again = shared.worker_beat_again(self.worker, now_ms)
-            if reported == info and trusted and self._connections.run(again, PATIENCE_S):
+            if reported == info and trusted and self._call(shared.worker_beat_again(self.worker, now_ms)):
                 return
         self._last_report = info, self._beat(info.to_json()), monotonic_s()
 
     def _beat(self, info: str) -> int:
-        return self._connections.run(shared.worker_beat(self.worker, info, FORGET_MS), PATIENCE_S)
+        return self._call(shared.worker_beat(self.worker, info, FORGET_MS))
+
+    def _call(self, call: Call[int]) -> int:
+        [answer] = self._connections.run_many([call], None, BEAT_PATIENCE_S)
+        if isinstance(answer, RmqError):
+            raise answer
+        return answer
 
     def _info(self) -> WorkerInfo:
         listeners = tuple(runner.info(economical=self._economical) for runner in self._runners)
@@ -221,8 +227,8 @@ class ListenerSet:
         pace = self.pace = idle_policy(idle, listeners, multi_node=self._connections.multi_node)
         self._known.look_s = max(LOOK_S, pace.identify_s)
         self._connections.router.look_seldom(pace.identify_s)  # a report that is refused tells sooner
-        shared = (coordinator, pool, self._observers, LeaseLostNotifier(runtime), self._worker)
-        runners = [ListenerRunner(self._connections, listener, *shared) for listener in listeners]
+        common = (coordinator, pool, self._observers, LeaseLostNotifier(runtime), self._worker)
+        runners = [ListenerRunner(self._connections, listener, *common) for listener in listeners]
         if coordinator is not None:
             follower = OwnershipFollower(coordinator, runners, self._connections, drain_s, pace.identify_s)
             follower.start()
@@ -339,8 +345,8 @@ class Timetable:
 
     def _start(self) -> None:
         runtime, topic = self._connections.runtime, self._known.registered(RECURRING)
-        shared = (None, ConcurrencyLimiter(runtime), self._handler.watching, LeaseLostNotifier(runtime))
-        runner = ListenerRunner(self._connections, Listener(topic, self._handler), *shared)
+        common = (None, ConcurrencyLimiter(runtime), self._handler.watching, LeaseLostNotifier(runtime))
+        runner = ListenerRunner(self._connections, Listener(topic, self._handler), *common)
         self._keeper = LeaseKeeper(self._connections, [runner.leases])
         self._jobs = (runner, Watcher(self._connections, [runner], self._pace))
         for job in (self._keeper, *self._jobs):

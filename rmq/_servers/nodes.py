@@ -1,6 +1,7 @@
 """Redis servers, and the router that selects the server of a key.
 
-A router has a standalone server, a master that Sentinels watch (sentinel), or the nodes of a cluster (cluster).
+A router has a standalone server, a master that Sentinels watch (`sentinel.py`), or the nodes of a cluster
+(`cluster.py`).
 
 A node is one server: its pool of idle connections, the check of its settings, and whether it is responsive. If a call
 gets no answer while other servers work, the node is marked unresponsive. Calls to it then fail at once, until a

@@ -157,8 +157,7 @@ def unreadable(call: Call[Any], error: Exception) -> RmqError:
     """Return the error for a reply that cannot be parsed. An `RmqError` is returned unchanged."""
     if isinstance(error, RmqError):
         return error
-    return call.error(
-        ScriptFailedError,
-        f"{call.target} has a value that RMQ cannot read: the reply to {call.operation} "
-        f"raised {type(error).__name__}: {error!s:.200}",
-    )
+    text = f"the reply to {call.operation} raised {type(error).__name__}: {error!s:.200}"
+    found = call.error(ScriptFailedError, f"{call.target} has a value that RMQ cannot read: {text}")
+    found.__cause__ = error
+    return found

@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[2]
 CEILINGS = {
     "rmq/_admin": 2_379,
     "rmq/_broker": 1_019,
-    "rmq/_claiming": 2_169,
+    "rmq/_claiming": 2_171,
     "rmq/_io": 538,
-    "rmq/_listening": 2_192,
+    "rmq/_listening": 2_196,
     "rmq/_model": 3_494,
     "rmq/_ownership": 2_435,
     "rmq/_processes": 1_760,
@@ -31,7 +31,7 @@ CEILINGS = {
     "rmq/_schedules": 501,
     "rmq/_sending": 610,
     "rmq/_servers": 1_191,
-    "rmq/_transport": 1_434,
+    "rmq/_transport": 1_433,
     "rmq/adapters": 340,
     "rmq/aio": 1_597,
     "rmq/cli": 3_337,
@@ -46,7 +46,7 @@ CEILINGS = {
     "rmq/*.py": 780,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_474,
+    "tests": 79_486,
     "benchmarks": 6_000,
 }
 """Lines of code of a package; one that is not listed may have none."""

@@ -141,8 +141,7 @@ def test_a_refused_slot_is_open_again_although_another_one_takes_a_second_call(
         refused, other = dict.fromkeys(delivery.slot for delivery in found)
         with monkeypatch.context() as patched:
 
-            def refuse(groups: object, cost: float) -> list[object]:
-                del cost
+            def refuse(*_: object) -> list[object]:
                 patched.undo()
                 score = next(delivery.claim_score for delivery in found if delivery.slot == other)
                 return [ScriptFailedError("no right"), SettleReply(unmatched=(score,))]

@@ -29,12 +29,12 @@ GRANTED_MS = 9_000
 
 
 def private_attributes(path: Path) -> set[str]:
-    """Return the private attributes of other objects than `self` and `cls`, and of what `self` has from a library."""
+    """Return the private attributes of objects other than `self` and `cls`, but for `_replace` of a named tuple."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             owner = node.value
-            if not (isinstance(owner, ast.Name) and owner.id in {"self", "cls"}):
+            if not (isinstance(owner, ast.Name) and owner.id in {"self", "cls"}) and node.attr != "_replace":
                 found.add(node.attr)
     return found
 

@@ -31,7 +31,7 @@ MANIFESTS: list[str] = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.
 ANSWERS: list[str] = re.findall(r"^```json\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 MODULE = import_module("rmq.metrics.server")
-"""The name in the package is that of its function."""
+"""The module, in which tests replace names."""
 
 Ask = Callable[[str], tuple[int, dict[str, Any]]]
 
