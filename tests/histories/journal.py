@@ -85,8 +85,8 @@ def start_process(command: Sequence[str], **options: Any) -> subprocess.Popen[by
         options: Those of `subprocess.Popen`.
     """
     while (process := subprocess.Popen[bytes](command, **options)).pid in _PIDS:
-        process.kill()
-        process.wait()
+        with process:
+            process.kill()
     _PIDS.add(process.pid)
     return process
 

@@ -17,8 +17,10 @@ def _found() -> Iterator[tuple[str, Example]]:
             yield from import_module(f"tests.lua.{path.stem}").EXAMPLES.items()
 
 
-EXAMPLES = dict(_found())
+_ALL = [*_found()]
+EXAMPLES = dict(_ALL)
 """The name of a script, with what is done where it has several -> its example."""
+assert len(EXAMPLES) == len(_ALL), "two examples have one name"
 QUEUES = {name: example for name, example in EXAMPLES.items() if example.seed is seed_full}
 """Those on a slot with something in every key of a queue."""
 STREAMS = {name: example for name, example in EXAMPLES.items() if example.seed is seeded}

@@ -46,7 +46,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module")
 def library() -> ScriptLibrary:
-    return scripts_with_fake_clock()  # standing still: a repeat finds the time of the first call
+    return scripts_with_fake_clock()
 
 
 @pytest.fixture
@@ -66,15 +66,22 @@ def writes(slot: SlotUnderTest) -> int:
     return found["rdb_changes_since_last_save"]
 
 
+def dump_of(slot: SlotUnderTest) -> str:
+    """Return what the server holds; a time that the last call has noted stands as such: a repeat may note its own."""
+    return repr(slot.dump()).replace(str(slot.now_ms), "now").replace(str(slot.now_ms - 1_000), "now")
+
+
 @pytest.mark.parametrize("full", [False, True], ids=["empty", "full"])
 @pytest.mark.parametrize("case", CASES)
 def test_each_answer_writes(case: str, full: bool, slot: SlotUnderTest) -> None:
     call = made(slot, case, full)
     for number in range(3):
-        dump, before = slot.dump(), writes(slot)
+        dump, before = dump_of(slot), writes(slot)
         slot.run(call)
         assert writes(slot) > before, f"call {number} wrote nothing"
-    assert case in ADDS_AGAIN or slot.dump() == dump
+        if number and case not in ADDS_AGAIN:
+            assert dump_of(slot) == dump
+        slot.advance(1_000)
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["empty", "full"])

@@ -174,9 +174,9 @@ def test_docs_and_examples_import_from_public_places_only() -> None:
 
 
 def untold(kept: list[str], found: list[str], log: str) -> Iterator[str]:
-    """Yield the lines that are new, gone or other ones, unless code in a change log names them."""
+    """Yield the lines that are new, gone or other ones, unless code in one item of a change log names them."""
     before, after = ({line.split("(")[0].split(":")[0].split()[0]: line for line in lines} for lines in (kept, found))
-    code = " ".join(re.findall(r"`([^`]+)`", log))
+    items = [" ".join(re.findall(r"`([^`]+)`", item)) for item in re.split(r"^- ", log, flags=re.MULTILINE)]
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name, ""), after.get(name, "")
         module = max((each for each in MODULES if name.startswith(f"{each}.")), key=len)
@@ -184,7 +184,8 @@ def untold(kept: list[str], found: list[str], log: str) -> Iterator[str]:
         if old and new:
             words |= set(re.findall(r"\w+", old)) ^ set(re.findall(r"\w+", new))
         owner_too = (name.rpartition(".")[0] in before) is not (name.rpartition(".")[0] in after)
-        if old != new and not owner_too and not all(re.search(rf"\b{re.escape(each)}\b", code) for each in words):
+        told = any(all(re.search(rf"\b{re.escape(each)}\b", code) for each in words) for code in items)
+        if old != new and not owner_too and not told:
             yield new or old
 
 
