@@ -175,7 +175,11 @@ def new_coordinator(options: dict[str, Any]) -> Coordinator:
         chroot = options["chroot"]
         return Coordinator(hosts, name, chroot=chroot, session_timeout_s=SESSION_S, drain_timeout_s=DRAIN_S)
     keeper: Any = importlib.import_module("rmq._ownership.redis_keeper")
-    url = importlib.import_module("rmq._servers.urls").parse_url(options["url"])
+    try:
+        urls: Any = importlib.import_module("rmq._servers.urls")
+    except ImportError:  # the release before
+        urls = importlib.import_module("rmq._transport.urls")
+    url = urls.parse_url(options["url"])
     return keeper.RedisCoordinator(url, rmq.RedisOwners(SESSION_S, name, drain_timeout_s=DRAIN_S))
 
 

@@ -46,7 +46,7 @@ CEILINGS = {
     "rmq/*.py": 780,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 79_486,
+    "tests": 79_490,
     "benchmarks": 6_000,
 }
 """Lines of code of a package; one that is not listed may have none."""
