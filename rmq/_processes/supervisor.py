@@ -27,7 +27,7 @@ from rmq._processes.signals import HUNG, ignore, require_main_thread, until_sign
 from rmq.errors import InvalidValueError, RmqError
 
 log = reporter("rmq.supervisor")
-_RELOADS = reporter("rmq.reload")
+reload_log = reporter("rmq.reload")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 STEADY_S = 30.0
@@ -255,9 +255,9 @@ def run_reloading(command: Sequence[str], folder: Path, drain_s: float) -> int:
             for number, changed in enumerate(changes(folder, ended)):
                 worker.note_end()
                 if number == 0:  # from now on no change is missed
-                    _RELOADS.info("watching *.py in %s", folder)
+                    reload_log.info("watching *.py in %s", folder)
                 elif changed:
-                    _RELOADS.info("%s changed: restarting the worker", ", ".join(sorted(changed)[:3]))
+                    reload_log.info("%s changed: restarting the worker", ", ".join(sorted(changed)[:3]))
                 if number == 0 or changed:
                     worker.stop()
                     worker.start()
@@ -306,7 +306,7 @@ class _Worker:
     def note_end(self) -> None:
         """Log, once, that the process has exited by itself."""
         if self._process is not None and (code := self._process.poll()) is not None:
-            _RELOADS.warning("the worker exited with code %d; it is restarted when a file changes", code)
+            reload_log.warning("the worker exited with code %d; it is restarted when a file changes", code)
             self.stop()
 
     def stop(self) -> None:
@@ -319,7 +319,7 @@ class _Worker:
         try:
             process.wait(self._limit_s)
         except subprocess.TimeoutExpired:
-            _RELOADS.warning("process %d did not stop within %g s; killing it", process.pid, self._limit_s)
+            reload_log.warning("process %d did not stop within %g s; killing it", process.pid, self._limit_s)
             process.kill()
             process.wait()
         if process.stdin is not None:

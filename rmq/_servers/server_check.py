@@ -1,7 +1,7 @@
 """Checks the commands and settings of a server: refuses it, or logs a warning, if it may lose messages.
 
-A server is tested for commands instead of its version, since Valkey and others report a version of Redis. Here is also
-which errors of a server mean that it has executed nothing.
+A server is tested for commands instead of its version, since Valkey and others report a version of Redis.
+`not_executed` tells which error replies mean that nothing was executed.
 """
 
 from __future__ import annotations

@@ -62,8 +62,10 @@ class Call(NamedTuple, Generic[T]):
 
     @property
     def target(self) -> str:
-        """Description of the slot, or of the key of a plain command, for errors."""
-        return f"slot {self.slot} of topic {self.topic}" if self.script else f"key {self.keys[0]}"
+        """Description of the slot, or of the key of a plain command if it has one, for errors."""
+        if self.script:
+            return f"slot {self.slot} of topic {self.topic}"
+        return f"key {self.keys[0]}" if self.keys[0] else "the server"
 
     @property
     def operation(self) -> str:

@@ -31,7 +31,7 @@ CEILINGS = {
     "rmq/_schedules": 501,
     "rmq/_sending": 610,
     "rmq/_servers": 1_191,
-    "rmq/_transport": 1_433,
+    "rmq/_transport": 1_435,
     "rmq/adapters": 340,
     "rmq/aio": 1_597,
     "rmq/cli": 3_337,
